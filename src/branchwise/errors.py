@@ -68,6 +68,7 @@ class ContextTooLongError(ContextError):
     def __init__(self, index: int, tokens: int, limit: int, limited_by: str) -> None:
         self.tokens = tokens
         self.limit = limit
+        self.limited_by = limited_by
         super().__init__(
             index,
             f"its longest path has {tokens} tokens (schema, context and answer together) of at most "

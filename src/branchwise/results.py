@@ -36,7 +36,7 @@ class Semantics:
 class FieldResult:
     """One question's answer.
 
-    ``value``: what stands in ``Decision.value``. ``probability``: P(value); for a multi field the
+    ``value``: the typed answer (a Score for a score field). ``probability``: P(value); for a multi field the
     product over its options, each taken as independent. ``probabilities``: every option's P, by
     its text, at the asked temperature (multi: P(yes) of each option; they don't sum to 1).
     ``log_probabilities``: the same options, natural logarithm, at temperature 1.

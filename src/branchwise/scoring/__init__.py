@@ -1,0 +1,1 @@
+"""From node scores to probabilities. Numbers in, numbers out; natural logarithms throughout."""
