@@ -1,0 +1,1 @@
+"""Models by name: the catalogue, the cache, and getting a model there."""
