@@ -137,10 +137,16 @@ def check_options(name: str, options: tuple[Option, ...], *, least: int, most: i
     if not least <= len(options) <= most:
         raise SchemaError(name, f"has {len(options)} options", f"give {least} to {most}")
     seen: dict[str, str] = {}
-    for option in options:
+    for place, option in enumerate(options):
         folded = " ".join(option.text.split()).casefold()
         if not folded:
-            raise SchemaError(name, f"option {option.text!r} is empty", "give every option a text")
+            raise SchemaError(name, f"option {place} ({option.text!r}) is empty", "give every option a text")
+        if not option.text.isprintable():
+            raise SchemaError(
+                name,
+                f"option {option.text!r} holds a line break or control character",
+                "write it on one line",
+            )
         if folded in seen:
             raise SchemaError(
                 name,
