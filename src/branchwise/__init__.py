@@ -1,1 +1,72 @@
 """Branchwise: typed decisions with probabilities, from one packed forward pass of a local model."""
+
+from branchwise.api import Decider
+from branchwise.errors import (
+    BackendError,
+    BackendMemoryError,
+    BackendUnavailableError,
+    BranchwiseError,
+    ConfigError,
+    ContextError,
+    ContextTooLongError,
+    ContextTypeError,
+    EmptyContextError,
+    ModelError,
+    ModelNotFoundError,
+    PromptError,
+    SchemaError,
+    UnsupportedModelError,
+)
+from branchwise.results import (
+    Alternative,
+    Decision,
+    FieldResult,
+    Provenance,
+    Semantics,
+    Telemetry,
+    Timing,
+)
+from branchwise.schema.questions import (
+    BooleanQuestion,
+    ChoiceQuestion,
+    MultiQuestion,
+    Option,
+    Schema,
+    ScoreQuestion,
+)
+from branchwise.schema.score import Score
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Alternative",
+    "BackendError",
+    "BackendMemoryError",
+    "BackendUnavailableError",
+    "BooleanQuestion",
+    "BranchwiseError",
+    "ChoiceQuestion",
+    "ConfigError",
+    "ContextError",
+    "ContextTooLongError",
+    "ContextTypeError",
+    "Decider",
+    "Decision",
+    "EmptyContextError",
+    "FieldResult",
+    "ModelError",
+    "ModelNotFoundError",
+    "MultiQuestion",
+    "Option",
+    "PromptError",
+    "Provenance",
+    "Schema",
+    "SchemaError",
+    "Score",
+    "ScoreQuestion",
+    "Semantics",
+    "Telemetry",
+    "Timing",
+    "UnsupportedModelError",
+    "__version__",
+]
