@@ -424,6 +424,28 @@ def test_not_a_number_from_a_model_is_an_error_and_no_answer():
     assert "NaN" in str(outcomes[0])
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_constraints_pass_through_to_every_context_alike(strategy):
+    """The engine's hook for them sees each context's own fields, batched or not."""
+
+    def billing_is_urgent(fields):
+        if fields["category"].value == "billing":
+            return fields | {"urgent": replace(fields["urgent"], value=True)}
+        return fields
+
+    def run(contexts):
+        made = engine(strategy=strategy, token_budget=900)
+        return list(made.stream(TICKET, contexts, CallOptions(), billing_is_urgent))
+
+    batched = run(CONTEXTS)
+    assert [d.fields for d in batched] == [run([context])[0].fields for context in CONTEXTS]
+    plain = answers(engine(strategy=strategy), TICKET, CONTEXTS)
+    billed = [d.value["category"] == "billing" for d in plain]
+    assert any(billed)
+    for constrained, free, changed in zip(batched, plain, billed, strict=True):
+        assert constrained.value["urgent"] is (True if changed else free.value["urgent"])
+
+
 def test_threads_share_an_engine():
     made = engine(FakeBackend(token_budget=500))
     with ThreadPoolExecutor(4) as pool:

@@ -281,3 +281,18 @@ def test_a_score_is_an_immutable_value():
 def test_a_score_without_levels_is_refused_where_it_is_written(annotation):
     with pytest.raises(SchemaError, match="names no levels"):
         TypeAdapter(annotation)
+
+
+class Later(BaseModel):
+    kind: Kinds  # noqa: F821 - defined by the test below
+    other: Literal["a", "b"]
+
+
+def test_an_annotation_may_be_defined_after_its_model_but_must_be():
+    with pytest.raises(SchemaError, match="names 'Kinds', which is not defined"):
+        schema_from_model(Later)
+    globals()["Kinds"] = Literal["x", "y"]
+    try:
+        assert [o.text for o in schema_from_model(Later).questions[0].options] == ["x", "y"]
+    finally:
+        del globals()["Kinds"]

@@ -34,6 +34,7 @@ def assemble_decision(
     """
     started = time.perf_counter()
     fields = assemble_fields(job.schema, job.compiled, logits, log_normalizer, job.options)
+    fields = job.reconcile(fields)
     scored = time.perf_counter()
     value = job.schema.build({name: result.value for name, result in fields.items()})
     timing = replace(telemetry.timing, score=scored - started, assemble=time.perf_counter() - scored)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from branchwise.backends.base import Backend, ClassicBackend
 from branchwise.config import CallOptions, Settings
 from branchwise.engine.classic import ClassicStrategy
-from branchwise.engine.job import Job, Outcome
+from branchwise.engine.job import Job, Outcome, Reconcile, unchanged
 from branchwise.engine.packed import PackedStrategy
 from branchwise.engine.planner import Cost
 from branchwise.engine.prefix_cache import PrefixCache
@@ -60,7 +60,13 @@ class Engine:
                 self._compiled.popitem(last=False)
         return compiled
 
-    def stream(self, schema: Schema, contexts: Iterable[object], options: CallOptions) -> Iterator[Outcome]:
+    def stream(
+        self,
+        schema: Schema,
+        contexts: Iterable[object],
+        options: CallOptions,
+        reconcile: Reconcile = unchanged,
+    ) -> Iterator[Outcome]:
         """One outcome per context, in input order: a decision, or that item's error."""
         started = time.perf_counter()
         job = Job(
@@ -72,6 +78,7 @@ class Engine:
             tokenizer=self.backend.tokenizer,
             max_positions=self.backend.capabilities.max_positions,
             budget=self.budget,
+            reconcile=reconcile,
         )
         return answer(job, contexts, compile_seconds=time.perf_counter() - started)
 

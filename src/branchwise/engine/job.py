@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from branchwise.config import CallOptions
 from branchwise.engine.planner import Cost
 from branchwise.engine.strategy import Strategy
 from branchwise.errors import BranchwiseError
-from branchwise.results import Decision, Provenance
+from branchwise.results import Decision, FieldResult, Provenance
 from branchwise.schema.questions import Schema
 from branchwise.tree.rows import CompiledSchema
 
@@ -18,9 +19,21 @@ Outcome: TypeAlias = Decision[Any] | BranchwiseError
 """What stands at one place of the output: a decision, or that item's error."""
 
 
+Fields: TypeAlias = dict[str, FieldResult]
+Reconcile: TypeAlias = Callable[[Fields], Fields]
+
+
+def unchanged(fields: Fields) -> Fields:
+    """The fields as they were scored: no constraints hold between them."""
+    return fields
+
+
 @dataclass(frozen=True)
 class Job:
-    """What is the same for every context of a call."""
+    """What is the same for every context of a call.
+
+    ``reconcile`` makes the fields of one context agree with each other, before its value is built.
+    """
 
     schema: Schema
     compiled: CompiledSchema
@@ -30,3 +43,4 @@ class Job:
     tokenizer: Tokenizer
     max_positions: int
     budget: Cost
+    reconcile: Reconcile = unchanged

@@ -65,6 +65,7 @@ class _Field:
 def _fields(model: type[BaseModel], path: Path, parents: tuple[type, ...]) -> list[_Field]:
     if model in parents:
         raise SchemaError(dotted(path), f"{model.__name__} contains itself", "flatten it")
+    _complete(model, path)
     found: list[_Field] = []
     for name, info in model.model_fields.items():
         here = (*path, name)
@@ -76,6 +77,20 @@ def _fields(model: type[BaseModel], path: Path, parents: tuple[type, ...]) -> li
             question, write = _question(here, info)
             found.append(_Field(question, (_key(model, name, info),), write))
     return found
+
+
+def _complete(model: type[BaseModel], path: Path) -> None:
+    """Resolve annotations that were still names when the class was made."""
+    from pydantic import PydanticUndefinedAnnotation
+
+    try:
+        model.model_rebuild()
+    except PydanticUndefinedAnnotation as exc:
+        raise SchemaError(
+            dotted(path),
+            f"an annotation of {model.__name__} names {exc.name!r}, which is not defined",
+            "define it before the schema is used",
+        ) from exc
 
 
 def _key(model: type[BaseModel], name: str, info: FieldInfo) -> str:
