@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from branchwise.backends.base import Segment
-from branchwise.tree.trie import ROOT, branch_points, merge
+from branchwise.tree.trie import ROOT, branch_points, merge, split_head
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=12)
 
@@ -86,3 +86,10 @@ def test_branch_factors_of_all_candidates_sum_to_one(words):
             probability /= len(points.get(candidate[:cut], (0,)))
         total += probability
     assert np.isclose(total, 1.0)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 1)] * 5), min_size=1, max_size=6))
+def test_the_head_is_the_longest_common_beginning(candidates):
+    head, tails = split_head(candidates)
+    assert [head + tail for tail in tails] == candidates
+    assert len({tail[:1] for tail in tails}) > 1 or tails[0] == ()

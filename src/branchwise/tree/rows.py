@@ -19,7 +19,7 @@ from branchwise.prompt import LAYOUTS, PromptPlan, RowText, fenced, scaffold_for
 from branchwise.schema.questions import Schema
 from branchwise.tree.codes import codes_for
 from branchwise.tree.encoding import check_cut, encode_pieces, first_text, last_text
-from branchwise.tree.trie import FlatTrie, branch_points, merge
+from branchwise.tree.trie import FlatTrie, branch_points, merge, split_head
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,18 @@ def _assemble(
     allowed: list[int] = []
     offsets = [0]
     for row, candidates in zip(plan.rows, encoded, strict=True):
+        head, tails = split_head(candidates)
         place: dict[tuple[int, ...], tuple[int, dict[int, int]]] = {}
-        for path, ids in branch_points(candidates).items():
+        for path, ids in branch_points(tails).items():
             place[path] = (len(node_paths), {token: len(allowed) + i for i, token in enumerate(ids)})
-            node_paths.append(path)
+            node_paths.append(head + path)
             allowed += ids
             offsets.append(len(allowed))
         steps = [
-            (number, place[ids[:cut]][0], place[ids[:cut]][1][ids[cut]])
-            for number, ids in enumerate(candidates)
-            for cut in range(len(ids))
-            if ids[:cut] in place
+            (number, place[tail[:cut]][0], place[tail[:cut]][1][tail[cut]])
+            for number, tail in enumerate(tails)
+            for cut in range(len(tail))
+            if tail[:cut] in place
         ]
         paths = np.array(steps, np.int64).reshape(-1, 3)
         rows.append(Row(row.question, row.option, len(candidates), paths))

@@ -92,3 +92,12 @@ def branch_points(candidates: Sequence[Sequence[int]]) -> dict[tuple[int, ...], 
         for cut in range(len(candidate)):
             nexts.setdefault(tuple(candidate[:cut]), set()).add(candidate[cut])
     return {path: tuple(sorted(ids)) for path, ids in nexts.items() if len(ids) > 1}
+
+
+def split_head(
+    candidates: Sequence[tuple[int, ...]],
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """What all candidates start with, and what is left of each."""
+    first, last = min(candidates), max(candidates)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length], [candidate[length:] for candidate in candidates]
