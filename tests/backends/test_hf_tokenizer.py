@@ -151,7 +151,9 @@ def test_no_text_is_read_as_a_marker(world: str, text: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(text=text_with_markers)
 def test_decoding_gives_the_text_back(world: str, text: str) -> None:
-    assert ours(world).decode(ours(world).encode(text)) == text.replace("▁", " ")
+    spaces = world == "prepending normalizer"  # SentencePiece writes a space as this sign
+    expected = text.replace("▁", " ") if spaces else text
+    assert ours(world).decode(ours(world).encode(text)) == expected
 
 
 @every_world
