@@ -86,8 +86,8 @@ def _inputs(
     for i, (row, slot) in enumerate(zip(rows.token_ids, slots, strict=True)):
         ids[i, : len(row)] = row
         seen[i, longest - slot.length : longest + len(row)] = 1
-    starts = np.array([slot.length for slot in slots], dtype=np.int32)
-    positions = starts[:, None] + np.arange(width, dtype=np.int32)
+    starts = np.array([slot.length for slot in slots])
+    positions = (starts[:, None] + np.arange(width)).astype(np.int32)
     inputs = {
         "input_ids": loaded.ids(ids),
         "position_ids": loaded.ids(positions),

@@ -63,7 +63,8 @@ def declared_windows(config: Any) -> tuple[int | None, ...]:
         return tuple(window if kind == "sliding_attention" else None for kind in types)
     if not getattr(text, "use_sliding_window", True):
         window = None
-    return (window,) * text.num_hidden_layers
+    layers: int = text.num_hidden_layers
+    return (window,) * layers
 
 
 def declares_layer_types(config: Any) -> bool:

@@ -54,7 +54,8 @@ class NodeHead(Protocol):
     """From what a model gives at nodes to answers. ``reads_hidden``: its rows are hidden states
     ``[K, D]`` before the head; otherwise they are the model's logits ``[K, V]``."""
 
-    reads_hidden: bool
+    @property
+    def reads_hidden(self) -> bool: ...
 
     def score(self, rows: torch.Tensor, nodes: Int64Array, answers: Answers, meter: Meter) -> None: ...
 

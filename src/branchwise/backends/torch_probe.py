@@ -196,11 +196,11 @@ class _MeasuredModel(LoadedModel):
         return rows
 
 
-class _LiveStorages(TorchDispatchMode):
+class _LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storage of every tensor that an operator makes until it is garbage."""
 
     def __init__(self, model: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._held = 0
         self._known = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
         self.peak = 0
