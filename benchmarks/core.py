@@ -2,10 +2,11 @@
 
     python benchmarks/core.py --dtype float32 --threads 2 --contexts 1 8 64 --repeat 5
 
-Times are medians. The packed strategy keeps its schema prefix between calls, as it does for
-users; the classic strategy and generation compute their whole prompt for every context, as they
-do. The GEMM limit is unique tokens × 2 × non-embedding parameters ÷ the measured rate of the
-model's own matrix shapes.
+Times are medians over --repeat runs; many contexts are run less often (the column "runs" says how
+often), since each run is an average over them already. The packed strategy keeps its schema
+prefix between calls, as it does for users; the classic strategy and generation compute their
+whole prompt for every context, as they do. The GEMM limit is unique tokens × 2 × non-embedding
+parameters ÷ the measured rate of the model's own matrix shapes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from branchwise import Decider
+from branchwise import Decider, Decision
 from branchwise.engine.engine import Engine
 from branchwise.prompt import fenced
 from branchwise.schema.questions import (
@@ -38,7 +40,7 @@ from branchwise.schema.questions import (
 from generate_json import generate_json
 
 CONTEXT_TOKENS = 400
-GENERATED_AT_MOST = 8  # generation treats every context alike: 8 say what 64 would
+GENERATED_AT_MOST = 8  # contexts: generation treats each by itself, so 8 say what 64 would
 
 SENTENCES = (
     "I was charged twice for the same order and the second charge has not been returned.",
@@ -89,6 +91,7 @@ def contexts_of(count: int, tokenizer: object) -> list[str]:
 class Measured:
     name: str
     contexts: int
+    runs: int
     seconds: float  # median, whole run
     computed: int
     unique: int
@@ -157,15 +160,19 @@ def gemm_rate(model: torch.nn.Module, repeat: int) -> float:
 def measure_strategy(
     decider: Decider, name: str, schema: Schema, contexts: list[str], repeat: int
 ) -> Measured:
-    decisions = list(decider.decide_many(schema, contexts))  # warm-up
+    decider.decide(schema, "a warm-up")
+    decisions: list[Decision[Any]] = []
+
+    def run() -> None:
+        decisions[:] = decider.decide_many(schema, contexts)
+
     with ResidentPeak() as resident:
-        decisions = list(decider.decide_many(schema, contexts))
-    seconds = median_seconds(lambda: list(decider.decide_many(schema, contexts)), repeat)
-    groups = {id(d.telemetry.group_seconds): d.telemetry for d in decisions}
-    groups = {(t.group_seconds, t.tokens_computed): t for t in groups.values()}
+        seconds = median_seconds(run, repeat)
+    groups = {(d.telemetry.group_seconds, d.telemetry.tokens_computed): d.telemetry for d in decisions}
     return Measured(
         name=name,
         contexts=len(contexts),
+        runs=repeat,
         seconds=seconds,
         computed=sum(t.tokens_computed for t in groups.values()),
         unique=sum(t.tokens_unique for t in groups.values()),
@@ -179,18 +186,31 @@ def measure_generation(engine: Engine, schema: Schema, contexts: list[str], repe
     backend = engine.backend
     prompts = [
         [*compiled.prefix_ids.tolist(), *backend.tokenizer.encode(fenced(c)), *compiled.suffix_ids.tolist()]
-        for c in contexts[:GENERATED_AT_MOST]
+        for c in contexts
     ]
 
     def run() -> int:
-        return sum(len(p) + generate_json(backend.model, backend.tokenizer, p, schema)[1] for p in prompts)
+        return sum(
+            len(p) + generate_json(backend.loaded.model, backend.tokenizer, p, schema)[1] for p in prompts
+        )
+
+    tokens = 0
+
+    def counted() -> None:
+        nonlocal tokens
+        tokens = run()
 
     with ResidentPeak() as resident:
-        tokens = run()
-    seconds = median_seconds(run, repeat)
-    scale = len(contexts) / len(prompts)
+        seconds = median_seconds(counted, repeat)
     return Measured(
-        "token by token", len(contexts), seconds * scale, int(tokens * scale), 0, 0, resident.growth
+        name="token by token",
+        contexts=len(contexts),
+        runs=repeat,
+        seconds=seconds,
+        computed=tokens,
+        unique=0,
+        held=0,
+        resident=resident.growth,
     )
 
 
@@ -199,6 +219,7 @@ def show(rows: list[Measured], rate: float, parameters: int, title: str) -> None
     columns = (
         "contexts",
         "way",
+        "runs",
         "ms/context",
         "× packed",
         "tokens",
@@ -215,6 +236,7 @@ def show(rows: list[Measured], rate: float, parameters: int, title: str) -> None
         table.add_row(
             str(row.contexts),
             row.name,
+            str(row.runs),
             f"{row.per_context:.0f}",
             f"{row.seconds / packed.seconds:.2f}",
             f"{row.computed:,}",
@@ -240,16 +262,18 @@ def main() -> None:
     backend = packed.backend
     classic = Decider(backend, strategy="classic")
     schema = ten_questions()
-    rate = gemm_rate(backend.model, max(given.repeat, 5))
-    embedding = backend.model.get_input_embeddings().weight.numel()
+    rate = gemm_rate(backend.loaded.model, max(given.repeat, 5))
+    embedding = backend.loaded.model.get_input_embeddings().weight.numel()
     parameters = backend.identity.parameters - embedding
     rows = []
     for count in given.contexts:
         contexts = contexts_of(count, backend.tokenizer)
-        rows.append(measure_strategy(packed, "packed", schema, contexts, given.repeat))
-        rows.append(measure_strategy(classic, "classic", schema, contexts, given.repeat))
-        if not given.no_generation:
-            rows.append(measure_generation(packed._engine, schema, contexts, given.repeat))
+        repeat = max(1, min(given.repeat, 40 // count))
+        rows.append(measure_strategy(packed, "packed", schema, contexts, repeat))
+        rows.append(measure_strategy(classic, "classic", schema, contexts, repeat))
+        if not given.no_generation and count <= GENERATED_AT_MOST:
+            runs = max(1, min(given.repeat, GENERATED_AT_MOST // count))
+            rows.append(measure_generation(packed._engine, schema, contexts, runs))
     identity = backend.identity
     machine = platform.processor() or platform.machine()
     show(

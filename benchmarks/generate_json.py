@@ -32,12 +32,12 @@ def json_fields(schema: Schema) -> list[tuple[str, list[str]]]:
 def generate_json(model: Any, tokenizer: Any, prompt: list[int], schema: Schema) -> tuple[str, int]:
     """The JSON text and how many tokens were written."""
     cache = DynamicCache(config=model.config)
-    logits = model(torch.tensor([prompt]), past_key_values=cache, logits_to_keep=1).logits[0, -1]
+    logits = model(torch.tensor([prompt]), cache=cache, logits_to_keep=1).logits[0, -1]
     written: list[int] = []
 
     def step(token: int) -> torch.Tensor:
         written.append(token)
-        out = model(torch.tensor([[token]]), past_key_values=cache, logits_to_keep=1)
+        out = model(torch.tensor([[token]]), cache=cache, logits_to_keep=1)
         return out.logits[0, -1]
 
     fields = json_fields(schema)

@@ -92,9 +92,23 @@ def probabilities(decisions):
     )
 
 
+NEAR_TIE_NATS = 0.05
+"""A margin below this is within bfloat16's own rounding: at 16, its next number is 0.125 away."""
+
+
+def flips(some, others):
+    """Margins (nats) of the fields whose answer differs."""
+    return [
+        decision.fields[name].log_score_margin
+        for decision, mine, theirs in zip(some, winners(some), winners(others), strict=True)
+        for name in mine
+        if mine[name] != theirs[name]
+    ]
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 def test_batched_separate_and_classic_give_the_same_answers(dtype, tolerance):
-    """200 (context, question) pairs of mixed lengths; no answer flips."""
+    """200 (context, question) pairs of mixed lengths. No answer flips, but for bfloat16's near ties."""
     loaded = opened(dtype)
     schema, texts = twenty_questions(), contexts(10)
     assert len(schema.questions) * len(texts) == 200
@@ -103,8 +117,11 @@ def test_batched_separate_and_classic_give_the_same_answers(dtype, tolerance):
     assert len({d.telemetry.contexts_per_pass for d in batched}) > 1
     separate = [packed.decide(schema, text) for text in texts]
     classic = list(bw.Decider(loaded, strategy="classic", token_budget=1500).decide_many(schema, texts))
+    near_tie = NEAR_TIE_NATS if dtype == "bfloat16" else 0.0
     for other in (separate, classic):
-        assert winners(other) == winners(batched)
+        flipped = flips(batched, other)
+        assert [margin for margin in flipped if margin >= near_tie] == []
+        assert len(flipped) <= 2
         assert np.abs(probabilities(other) - probabilities(batched)).max() < tolerance
 
 
