@@ -11,6 +11,8 @@ from backends.torch_models import VOCABULARY, backend
 from branchwise.backends.base import Backend, CacheSlot, ClassicBackend, PackedBatch, RowBatch, Segment
 from branchwise.backends.torch_classic import TorchSlot
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FAMILIES = ["llama", "mistral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "gpt2", "gpt_neox", "granite"]
 LENGTHS = (12, 30, 5)
 ROWS = ((7, 8, 9), (11,), (7, 12), (13, 14, 15, 16, 17))

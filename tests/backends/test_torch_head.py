@@ -13,6 +13,8 @@ from branchwise.backends.base import Int64Array
 from branchwise.backends.torch_head import Answers, Head, NodeHead, WholeHead, head_of
 from branchwise.backends.torch_kv import Meter
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 NODES, WIDTH, VOCABULARY = 7, 24, 90
 HIDDEN = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(0))
 WEIGHT = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(1))

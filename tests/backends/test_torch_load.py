@@ -19,6 +19,8 @@ from branchwise.backends.torch_backend import TorchBackend
 from branchwise.backends.torch_load import quiet_transformers
 from branchwise.errors import ConfigError, ModelError, ModelNotFoundError, UnsupportedModelError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:

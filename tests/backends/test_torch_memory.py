@@ -14,6 +14,8 @@ from branchwise.backends.torch_backend import TorchBackend
 from branchwise.backends.torch_device import choose_dtype, free_memory, is_memory_error
 from branchwise.errors import BackendMemoryError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PREFIX, CONTEXT, ROW = 20, 30, 3
 
 

@@ -12,6 +12,8 @@ from branchwise.backends import torch_partial
 from branchwise.backends.base import NodeScores
 from branchwise.backends.torch_kv import TorchPrefix
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # prefix ─┬─ shared ─┬─ context ─┬─ row ─┬─ branch
 #         │          │           │       └─ branch ── branch
 #         │          │           └─ row

@@ -23,6 +23,8 @@ from branchwise.backends.torch_partial import (
 )
 from branchwise.backends.torch_plan import Source, Span, Task
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 HEADS, GROUPS = 2, 3
 FORMS = [Form(0.3, None), Form(0.3, 2.0)]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers.masking_utils import create_sliding_window_causal_mask
 
 from backends.torch_models import MIXED, SMALL, WINDOW, build_model
 from branchwise.backends.fake import ByteTokenizer
@@ -17,6 +19,8 @@ from branchwise.backends.torch_families import declared_windows, max_positions
 from branchwise.backends.torch_head import WholeHead
 from branchwise.backends.torch_load import load_model
 from branchwise.errors import UnsupportedModelError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2}
 REFUSED: list[tuple[str, str, dict[str, Any]]] = [
@@ -53,6 +57,27 @@ def test_a_layer_whose_window_is_not_the_declared_one() -> None:
     model = build_model("gemma2")
     layers(model)[1].sliding_window = 3
     with pytest.raises(UnsupportedModelError, match=r"'gemma2'.*layer 1 attends within 3 tokens, not None"):
+        make(model)
+
+
+def test_a_window_that_the_masks_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in models that hand the window to a kernel only."""
+    model = build_model("mistral")
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "create_sliding_window_causal_mask", module.create_causal_mask)
+    with pytest.raises(
+        UnsupportedModelError, match=r"layers attend within \{7\} tokens, but its masks say set"
+    ):
+        make(model)
+
+
+def test_a_window_that_no_layer_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model("llama")
+    module = sys.modules[type(model).__module__]
+    model.config.sliding_window = WINDOW
+    model.config.use_sliding_window = False
+    monkeypatch.setattr(module, "create_causal_mask", create_sliding_window_causal_mask)
+    with pytest.raises(UnsupportedModelError, match=r"its masks hide what is \{7\} tokens away"):
         make(model)
 
 

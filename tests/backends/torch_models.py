@@ -22,8 +22,6 @@ from branchwise.backends.fake import ByteTokenizer
 from branchwise.backends.torch_attention import IMPLEMENTATION, register
 from branchwise.backends.torch_backend import TorchBackend
 
-torch.set_num_threads(1)  # the tensors here are too small to be shared out
-
 Array = npt.NDArray[np.float64]
 
 VOCABULARY = 200

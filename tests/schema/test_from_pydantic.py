@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from enum import Enum, IntEnum, StrEnum
 from typing import Annotated, Any, Literal
 
@@ -104,7 +106,7 @@ def test_every_kind_of_field_becomes_its_question():
         "customer.loyal": "boolean",
     }
     assert found["topic_area"].text == "What it is about"
-    assert found["customer.tier"].text == "tier"
+    assert found["customer.tier"].text == "customer tier"
     assert found["urgent"].text == "urgent"
     assert found["stars"].text == "How many stars"
     assert [o.description for o in found["topic_area"].options] == ["money", None]
@@ -129,8 +131,22 @@ def test_answers_are_rebuilt_into_a_validated_model():
     assert value.level is None
 
 
-def test_the_same_class_is_read_once():
-    assert schema_from_model(Everything) is schema_from_any(Everything)
+def test_the_same_class_is_read_once_and_asks_the_same(monkeypatch):
+    first = schema_from_model(Everything)
+    monkeypatch.setattr("branchwise.schema.from_pydantic.field_type", None)
+    assert schema_from_any(Everything) == first
+    assert schema_from_any(Everything).build(ANSWERS) == first.build(ANSWERS)
+
+
+def test_a_class_that_was_read_can_be_freed():
+    class Short(BaseModel):
+        ok: bool
+
+    schema_from_model(Short)
+    gone = weakref.ref(Short)
+    del Short
+    gc.collect()
+    assert gone() is None
 
 
 class Recursive(BaseModel):
@@ -144,21 +160,20 @@ class HasText(BaseModel):
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        (str, "str can't be decided"),
-        (int, "int can't be decided"),
-        (float, "float can't be decided"),
+        (str, "a free string can't be decided"),
+        (int, "a free integer can't be decided"),
+        (float, "a free number can't be decided"),
         (dict[str, str], "can't be decided"),
-        (Any, "can't be decided"),
-        (list[str], "str can't be decided"),
-        (str | None, "str can't be decided"),
+        (Any, "allows everything"),
+        (list[str], "a free string can't be decided"),
+        (str | None, "a free string can't be decided"),
         (Literal["a"] | Literal[1] | bool, "union"),
-        (Customer | None, "optional model"),
-        (Literal["a", None], "None stands inside"),
+        (Customer | None, "a model that may be None"),
         (Literal["a", True], "option True"),
         (tuple[Literal["a"], Literal["b"]], "fixed length"),
         (Literal["A", "a"], "'A' and 'a'"),
         (Literal[1, "1"], "'1' and '1'"),
-        (HasText, "inner.*str can't be decided"),
+        (HasText, "inner.*a free string can't be decided"),
     ],
 )
 def test_what_cannot_be_decided_is_refused_with_its_path_and_a_way_out(annotation, message):

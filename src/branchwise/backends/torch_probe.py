@@ -161,9 +161,11 @@ def _confirmed_windows(config: Any, run: PackedRun) -> tuple[int | None, ...]:
             raise UnsupportedModelError(
                 f"layer {layer} attends within {reported[layer].window} tokens, not {window} as declared"
             )
-    hidden = run.mask_windows - {None} - set(declared)
-    if hidden and not declares_layer_types(config):
-        raise UnsupportedModelError(f"it masks what is {hidden} tokens away, which no layer says")
+    masked, windows = run.mask_windows - {None}, set(declared) - {None}
+    if windows - masked:
+        raise UnsupportedModelError(f"layers attend within {windows} tokens, but its masks say {masked}")
+    if masked - windows and not declares_layer_types(config):
+        raise UnsupportedModelError(f"its masks hide what is {masked} tokens away, but no layer says so")
     return declared
 
 

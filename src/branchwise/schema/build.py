@@ -1,9 +1,9 @@
-"""A schema from whatever a user has."""
+"""Any description of the questions → a Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from branchwise.errors import SchemaError
 from branchwise.schema.questions import Schema
@@ -11,32 +11,34 @@ from branchwise.schema.questions import Schema
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-SchemaSource: TypeAlias = Union["type[BaseModel]", Mapping[str, Any], Schema]
+SchemaSource: TypeAlias = "Schema | type[BaseModel] | Mapping[str, Any]"
 
-_JSON_SCHEMA_KEYS = frozenset({"$schema", "$defs", "$ref", "definitions", "properties", "allOf"})
+JSON_SCHEMA_KEYS = ("properties", "$ref", "$defs", "$schema", "definitions", "allOf")
 
 
 def schema_from_any(source: object) -> Schema:
-    """The schema of a Pydantic model class, a JSON Schema document, our own JSON form, or itself.
+    """The questions of a Pydantic model class, a JSON Schema document, our own JSON form, or a Schema.
 
-    Raises :class:`SchemaError` for anything else, and for questions that can't be decided.
+    A mapping is a JSON Schema when it has one of :data:`JSON_SCHEMA_KEYS`. Raises
+    :class:`SchemaError` for anything else, and for what can't be decided.
     """
-    if isinstance(source, Schema):
-        return source
-    if isinstance(source, Mapping):
-        if _JSON_SCHEMA_KEYS & set(source):
+    match source:
+        case Schema():
+            return source
+        case Mapping() if any(key in source for key in JSON_SCHEMA_KEYS):
             from branchwise.schema.from_json_schema import schema_from_json_schema
 
             return schema_from_json_schema(source)
-        from branchwise.schema.from_json import schema_from_document
+        case Mapping():
+            from branchwise.schema.from_json import schema_from_document
 
-        return schema_from_document(source)
-    if isinstance(source, type) and hasattr(source, "model_fields"):
-        from branchwise.schema.from_pydantic import schema_from_model
+            return schema_from_document(source)
+        case type() if hasattr(source, "model_fields"):
+            from branchwise.schema.from_pydantic import schema_from_model
 
-        return schema_from_model(source)
+            return schema_from_model(source)
     raise SchemaError(
         "",
         f"{source!r} is no schema",
-        "give a Pydantic model class, a JSON Schema document, a document with 'questions', or a Schema",
+        "give a Pydantic model class, a JSON Schema, a document with 'questions', or a Schema",
     )

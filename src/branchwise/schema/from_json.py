@@ -1,146 +1,194 @@
 """Our own JSON form of a schema, read and written.
 
-{"title": "Ticket",
- "questions": {
-   "urgent":   {"type": "boolean", "text": "Is it urgent?", "true": "needs an answer today"},
-   "category": {"type": "choice", "text": "What is it about?",
-                "options": {"billing": "money", "technical": null}},
-   "tags":     {"type": "multi", "text": "Which apply?", "options": ["refund", "login"]},
-   "severity": {"type": "score", "text": "How bad?", "levels": ["low", "high"]}}}
+    {"title": "Ticket",
+     "questions": {
+        "urgent": {"type": "boolean", "text": "Is it urgent?", "true": "needs an answer today"},
+        "customer.tier": {"type": "choice", "options": ["free", "paid"], "nullable": true},
+        "tags": {"type": "multi", "options": {"refund": "wants money back", "login": null}},
+        "severity": {"type": "score", "levels": ["cosmetic", "annoying", "blocking"]}}}
+
+An option is its text, an integer, or ``{"text": ..., "value": ..., "description": ...}`` where
+the answered value is not the text. A dotted name answers inside an object of that name.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from branchwise.errors import SchemaError
-from branchwise.schema.questions import (
-    BooleanQuestion,
-    ChoiceQuestion,
-    MultiQuestion,
-    Option,
-    Question,
-    Schema,
-    ScoreQuestion,
+from branchwise.schema.nesting import NestedBuilder, Slot
+from branchwise.schema.options import (
+    NO_NOTES,
+    Answers,
+    Notes,
+    check_known,
+    make_question,
+    option_text,
+    question_text,
+    read_descriptions,
+    read_flag,
+    read_text,
 )
-from branchwise.schema.tree import nested
+from branchwise.schema.questions import BooleanQuestion, Option, Question, Schema
 
-_Listed = ChoiceQuestion | MultiQuestion | ScoreQuestion
-_KINDS: dict[str, type[_Listed]] = {
-    "choice": ChoiceQuestion,
-    "multi": MultiQuestion,
-    "score": ScoreQuestion,
+COMMON = ("type", "text", "nullable")
+KEYS = {
+    "boolean": (*COMMON, "true", "false"),
+    "choice": (*COMMON, "options"),
+    "multi": (*COMMON, "options"),
+    "score": (*COMMON, "levels", "options"),
 }
-_COMMON = ("type", "text", "nullable")
+PLAIN = (str, int, float, bool)
 
 
 def schema_from_document(document: Mapping[str, Any]) -> Schema:
-    """Read the form above. Dotted names make a nested value.
+    """The schema that a document in our own form describes.
 
-    Raises :class:`SchemaError` for an unknown key (with the nearest valid one), a wrong type, and
-    whatever the question itself refuses.
+    Raises :class:`SchemaError` for an unknown key, naming the nearest one, and for a question
+    that can't be decided.
     """
-    _check_keys("", document, ("title", "questions"))
-    questions = document.get("questions")
-    if not isinstance(questions, Mapping):
-        raise SchemaError("", "'questions' is no mapping of name to question", "give {'questions': {...}}")
-    title = _text("", "title", document.get("title", ""))
-    built = tuple(_question(str(name), entry) for name, entry in questions.items())
-    paths = [tuple(question.name.split(".")) for question in built]
-    _check_paths(paths)
-    return Schema(built, title=title, build=lambda answers: nested(paths, answers))
+    _check_object("", "a schema document", document)
+    check_known("", "key", document, ("title", "questions"))
+    if "questions" not in document:
+        raise SchemaError("", "has no 'questions'", 'write {"questions": {name: {"type": ...}}}')
+    listed = document["questions"]
+    _check_object("", "'questions'", listed)
+    if not listed:
+        raise SchemaError("", "asks nothing", "add a question")
+    questions = tuple(_question(name, given) for name, given in listed.items())
+    slots = _slots(questions)
+    return Schema(questions, read_text("", "title", document.get("title", "")), NestedBuilder(slots))
 
 
 def schema_to_document(schema: Schema) -> dict[str, Any]:
-    """The form above of a schema whose options' values are their texts."""
-    questions = {question.name: _entry(question) for question in schema.questions}
-    return {**({"title": schema.title} if schema.title else {}), "questions": questions}
+    """The document in our own form that asks the same questions.
+
+    Enum members become their values. Raises :class:`SchemaError` for an option whose value is
+    not a string, number or boolean.
+    """
+    document: dict[str, Any] = {"title": schema.title} if schema.title else {}
+    document["questions"] = {question.name: _written(question) for question in schema.questions}
+    return document
 
 
-def _question(name: str, entry: Any) -> Question:
-    if not isinstance(entry, Mapping):
-        raise SchemaError(name, f"its question is {entry!r}", "give a mapping with 'type' and 'text'")
-    kind = entry.get("type")
-    if kind == "boolean":
-        _check_keys(name, entry, (*_COMMON, "true", "false"))
-    elif kind in _KINDS:
-        _check_keys(name, entry, (*_COMMON, "options", *(("levels",) if kind == "score" else ())))
-    else:
-        near = difflib.get_close_matches(str(kind), ("boolean", *_KINDS), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "use boolean, choice, multi or score"
-        raise SchemaError(name, f"type {kind!r} is none of ours", hint)
-    text = _text(name, "text", entry.get("text", name.rpartition(".")[2].replace("_", " ")))
-    nullable = entry.get("nullable", False)
-    if not isinstance(nullable, bool):
-        raise SchemaError(name, f"'nullable' is {nullable!r}", "give true or false")
-    if kind == "boolean":
-        meanings = [
-            None if entry.get(key) is None else _text(name, key, entry[key]) for key in ("true", "false")
-        ]
-        return BooleanQuestion(name, text, nullable, *meanings)
-    if ("options" in entry) == ("levels" in entry):
-        word = "'levels' (or 'options')" if kind == "score" else "'options'"
-        raise SchemaError(name, "its options are missing or given twice", f"give {word} once")
-    options = _options(name, entry.get("options", entry.get("levels")))
-    return _KINDS[str(kind)](name, text, options, nullable)
+def _question(name: str, given: Any) -> Question:
+    if not isinstance(name, str):
+        raise SchemaError("", f"the question name {name!r} is not a string", "write every name as a string")
+    _check_object(name, "a question", given)
+    if "type" not in given:
+        raise SchemaError(name, "has no 'type'", f"use one of {', '.join(map(repr, KEYS))}")
+    kind = given["type"]
+    if not isinstance(kind, str):
+        raise SchemaError(name, f"'type' is {kind!r}", f"use one of {', '.join(map(repr, KEYS))}")
+    check_known(name, "type", [kind], KEYS)
+    check_known(name, f"key of a {kind} question", given, KEYS[kind])
+    text = question_text(name, read_text(name, "text", given.get("text", "")).strip() or None, None)
+    nullable = read_flag(name, "nullable", given.get("nullable", False))
+    match kind:
+        case "boolean":
+            said = {key: given[key] for key in ("true", "false") if key in given}
+            notes = Notes(read_descriptions(name, said))
+            return make_question(name, text, Answers("boolean", (), nullable), notes)
+        case "choice" | "multi" | "score":
+            return make_question(name, text, Answers(kind, _options(name, kind, given), nullable), NO_NOTES)
+    raise AssertionError(kind)
 
 
-def _options(name: str, found: Any) -> tuple[Option, ...]:
-    if isinstance(found, Mapping):
-        pairs: Iterable[tuple[Any, Any]] = found.items()
-    elif isinstance(found, (list, tuple)):
-        pairs = ((text, None) for text in found)
-    else:
-        raise SchemaError(
-            name, f"its options are {found!r}", "give a list, or a mapping of text to description"
+def _options(name: str, kind: str, given: Mapping[str, Any]) -> tuple[Option, ...]:
+    found = [key for key in KEYS[kind] if key in given and key in ("options", "levels")]
+    if len(found) != 1:
+        problem = "'options' and 'levels' say the same" if found else f"has no {KEYS[kind][-1]!r}"
+        raise SchemaError(name, problem, f"write one list of {KEYS[kind][3]}")
+    listed = given[found[0]]
+    if isinstance(listed, Mapping):
+        return tuple(
+            Option(read_text(name, f"option {text!r}", text), text, _description(name, said))
+            for text, said in listed.items()
         )
-    options = []
-    for text, description in pairs:
-        if not isinstance(text, str):
-            raise SchemaError(name, f"option {text!r} is no text", "put it in quotes")
-        meaning = None if description is None else _text(name, f"description of {text!r}", description)
-        options.append(Option(text, text, meaning))
-    return tuple(options)
+    if not isinstance(listed, (list, tuple)):
+        raise SchemaError(name, f"{found[0]!r} is a {type(listed).__name__}", "write a list of texts")
+    return tuple(_option(name, entry) for entry in listed)
 
 
-def _entry(question: Question) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": question.kind, "text": question.text}
-    if question.nullable:
-        entry["nullable"] = True
-    if isinstance(question, BooleanQuestion):
-        meanings = {"true": question.true_description, "false": question.false_description}
-        return entry | {key: text for key, text in meanings.items() if text is not None}
-    for option in question.options:
-        if option.value != option.text:
+def _option(name: str, entry: Any) -> Option:
+    """An entry of a list of options."""
+    if not isinstance(entry, Mapping):
+        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
             raise SchemaError(
-                question.name, f"option {option.text!r} stands for {option.value!r}", "use texts as values"
+                name, f"option {entry!r} is a {type(entry).__name__}", "write a string or an integer"
             )
-    entry["options"] = {option.text: option.description for option in question.options}
-    return entry
+        return Option(option_text(entry), entry)
+    check_known(name, "key of an option", entry, ("text", "value", "description"))
+    if "text" not in entry:
+        raise SchemaError(name, f"option {dict(entry)!r} has no 'text'", "give every option a text")
+    text = read_text(name, "text of an option", entry["text"])
+    value = entry.get("value", text)
+    if not isinstance(value, PLAIN):
+        raise SchemaError(
+            name,
+            f"the value of option {text!r} is a {type(value).__name__}",
+            "use a string, number or boolean",
+        )
+    return Option(text, value, _description(name, entry.get("description")))
 
 
-def _text(name: str, key: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise SchemaError(name, f"{key!r} is {value!r}", "give a text")
-    return value
+def _description(name: str, said: Any) -> str | None:
+    return None if said is None else read_text(name, "description of an option", said)
 
 
-def _check_keys(name: str, found: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    for key in found:
-        if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(map(repr, allowed))}"
-            raise SchemaError(name, f"key {key!r} is unknown", fix)
-
-
-def _check_paths(paths: list[tuple[str, ...]]) -> None:
-    """Refuse a name that is also the parent of another ("a" beside "a.b")."""
-    known = set(paths)
-    for path in paths:
-        for cut in range(1, len(path)):
-            if path[:cut] in known:
+def _slots(questions: tuple[Question, ...]) -> tuple[Slot, ...]:
+    """Where the answers go. Raises :class:`SchemaError` when one stands where a group of others does."""
+    paths = {question.name: tuple(question.name.split(".")) for question in questions}
+    for name, path in paths.items():
+        if not all(part.strip() for part in path):
+            raise SchemaError(name, "a part of its dotted name is empty", "write a name between all dots")
+        for end in range(1, len(path)):
+            if ".".join(path[:end]) in paths:
                 raise SchemaError(
-                    ".".join(path), f"{'.'.join(path[:cut])!r} is a question of its own", "rename one of them"
+                    name, f"stands inside the question {'.'.join(path[:end])!r}", "rename one of them"
                 )
+    return tuple(Slot(paths[q.name], paths[q.name], q.nullable) for q in questions)
+
+
+def _written(question: Question) -> dict[str, Any]:
+    written: dict[str, Any] = {"type": question.kind, "text": question.text}
+    if isinstance(question, BooleanQuestion):
+        said = {"true": question.true_description, "false": question.false_description}
+        written |= {key: text for key, text in said.items() if text is not None}
+    else:
+        key = "levels" if question.kind == "score" else "options"
+        written[key] = _written_options(question.name, question.options)
+    if question.nullable:
+        written["nullable"] = True
+    return written
+
+
+def _written_options(name: str, options: tuple[Option, ...]) -> list[Any] | dict[str, str | None]:
+    """The shortest form that says all: a list of texts, a mapping to descriptions, a list of objects."""
+    values = [option.value.value if isinstance(option.value, Enum) else option.value for option in options]
+    for option, value in zip(options, values, strict=True):
+        if not isinstance(value, PLAIN):
+            raise SchemaError(
+                name,
+                f"the value of option {option.text!r} is a {type(value).__name__}",
+                "use a string, number or boolean",
+            )
+    described = any(option.description is not None for option in options)
+    if not described and all(
+        type(value) in (str, int) and option_text(value) == option.text
+        for option, value in zip(options, values, strict=True)
+    ):
+        return values
+    if all(value == option.text for option, value in zip(options, values, strict=True)):
+        return {option.text: option.description for option in options}
+    return [
+        {"text": option.text, "value": value, "description": option.description}
+        for option, value in zip(options, values, strict=True)
+    ]
+
+
+def _check_object(path: str, what: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise SchemaError(path, f"{what} is a {type(given).__name__}", "write an object")

@@ -1,244 +1,234 @@
-"""Questions from a JSON Schema document (2020-12 and older drafts, the part that can be decided)."""
+"""A JSON Schema document → a schema whose answers build a JSON value that it allows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
 from branchwise.errors import SchemaError
-from branchwise.schema.questions import (
-    MAX_LEVELS,
-    BooleanQuestion,
-    ChoiceQuestion,
-    MultiQuestion,
-    Option,
-    Question,
-    Schema,
-    ScoreQuestion,
+from branchwise.schema.json_nodes import Keywords, Node, peel
+from branchwise.schema.nesting import LevelValue, NestedBuilder, Slot
+from branchwise.schema.options import (
+    Answers,
+    Notes,
+    check_known,
+    group_text,
+    integer_levels,
+    make_question,
+    option_text,
+    question_text,
+    refuse_notes,
+    whole_number,
 )
-from branchwise.schema.tree import Path, checked_name, dotted, nested
+from branchwise.schema.questions import Option, Question, Schema
 
-_ANNOTATIONS = frozenset(
-    {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"}
-    | {"examples", "deprecated", "readOnly", "writeOnly"}
-)
-_OBJECT = frozenset({"type", "properties", "required", "additionalProperties"})
-_OWN = frozenset({"x-choice-descriptions", "enumDescriptions", "x-ordered"})
-_FIX = (
-    "use boolean, enum, const, oneOf consts, an array of an enum, "
-    f"or an integer with minimum and maximum (at most {MAX_LEVELS} values)"
-)
+MAX_DEPTH = 32
+MAX_QUESTIONS = 4096
+
+OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "unevaluatedProperties"})
+BOOLEAN = frozenset({"type"})
+VALUES = frozenset({"type", "enum", "const"})
+ALTERNATIVES = frozenset({"type", "anyOf", "oneOf"})
+ARRAY = frozenset({"type", "items", "uniqueItems"})
+INTEGER = frozenset({"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+
+TYPE_OF = {"string": str, "integer": int, "number": int}
+INSTEAD = {
+    "integer": ("a free integer can't be decided", "give it 'minimum' and 'maximum', or list an 'enum'"),
+    "string": ("a free string can't be decided", "list the allowed strings under 'enum'"),
+    "number": ("a free number can't be decided", "list the allowed values under 'enum'"),
+    "null": ("null alone leaves nothing to decide", "leave the field out"),
+}
+SUPPORTED = "use a boolean, an enum, an array of an enum, an integer with both bounds, or an object of these"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """An object in its place."""
+
+    node: Node
+    path: tuple[str, ...] = ()
+    text: str | None = None
 
 
 def schema_from_json_schema(document: Mapping[str, Any]) -> Schema:
-    """The schema of an object document.
+    """The questions that an object's properties ask; every property is asked, required or not.
 
-    Nested objects are flattened to dotted names and rebuilt in the value, which is a dict of the
-    document's own JSON values. ``x-choice-descriptions`` (or ``enumDescriptions``) describes
-    options, ``x-ordered: true`` makes a scale of an enum. Raises :class:`SchemaError` with the
-    field's dotted path for what can't be decided, and for keywords that would be ignored.
+    A property is decided when it is a boolean, an ``enum`` or ``const`` of strings or integers, a
+    ``oneOf``/``anyOf`` of described constants, an array of one of these (any of N), an integer with
+    both bounds (a scale), or an object of such properties; behind a local ``$ref`` too. Null among
+    its types or values makes it nullable. A description, else a title, is the question, else the
+    property's name in words. ``x-choice-descriptions`` or ``enumDescriptions`` describe options,
+    ``"x-ordered": true`` makes them levels, lowest first. The built value holds the document's own
+    values.
+
+    Raises :class:`SchemaError` for the first property that can't be decided, and for a keyword
+    whose restriction would not be kept.
     """
-    reader = _Reader(document)
-    root = reader.resolved(document, ())
-    if "properties" not in root:
-        raise SchemaError("", "the document describes no object with properties", "give 'properties'")
-    fields = reader.object_fields(root, (), ())
-    paths = [field.path for field in fields]
-    scales = {field.question.name: field.levels for field in fields if field.levels is not None}
-
-    def build(answers: Mapping[str, Any]) -> dict[str, Any]:
-        written = {
-            name: scales[name][answer.index] if name in scales and answer is not None else answer
-            for name, answer in answers.items()
-        }
-        return nested(paths, written)
-
-    return Schema(tuple(field.question for field in fields), title=str(root.get("title", "")), build=build)
-
-
-@dataclass(frozen=True)
-class _Field:
-    """A question, where its answer goes, and for a scale the JSON value of each level."""
-
-    question: Question
-    path: Path
-    levels: tuple[Any, ...] | None = None
+    if not isinstance(document, Mapping):
+        raise SchemaError("", f"a JSON Schema is an object, not a {type(document).__name__}", "give a dict")
+    node = peel("", "", document, document)
+    if not _is_object("", node) or node.nullable:
+        raise SchemaError(
+            "", "the document is not an object", 'write {"type": "object", "properties": {...}}'
+        )
+    questions: list[Question] = []
+    slots: list[Slot] = []
+    for question, slot in _properties(_Group(node), document):
+        questions.append(question)
+        slots.append(slot)
+        if len(questions) > MAX_QUESTIONS:
+            raise SchemaError("", f"has more than {MAX_QUESTIONS} questions", "split it into several schemas")
+    title = (node.text("") or "").strip().partition("\n\n")[0]
+    return Schema(tuple(questions), " ".join(title.split()), NestedBuilder(tuple(slots)))
 
 
-@dataclass(frozen=True)
-class _Reader:
-    document: Mapping[str, Any]
-
-    def object_fields(self, node: Mapping[str, Any], path: Path, seen: tuple[str, ...]) -> list[_Field]:
-        _check_keywords(node, path, _OBJECT)
-        if not isinstance(node.get("additionalProperties", False), bool):
-            raise SchemaError(dotted(path), "'additionalProperties' is a schema", "list the properties")
-        found: list[_Field] = []
-        for key, child in node["properties"].items():
-            here = (*path, str(key))
-            if not isinstance(child, Mapping):
-                raise SchemaError(dotted(here), f"its schema is {child!r}", _FIX)
-            names = (*seen, *([child["$ref"]] if "$ref" in child else []))
-            if len(set(names)) != len(names):
-                raise SchemaError(dotted(here), f"{child['$ref']!r} contains itself", "flatten it")
-            whole = self.resolved(child, here)
-            if "properties" in whole:
-                found += self.object_fields(whole, here, names)
-            else:
-                found.append(self.field(whole, here))
-        return found
-
-    def resolved(self, node: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-        """``node`` with its ``$ref`` and one-element ``allOf`` replaced by what they name."""
-        for _ in range(64):
-            if "$ref" in node:
-                rest = {key: value for key, value in node.items() if key != "$ref"}
-                node = {**self._target(node["$ref"], path), **rest}
-            elif "allOf" in node:
-                if not isinstance(node["allOf"], Sequence) or len(node["allOf"]) != 1:
-                    raise SchemaError(dotted(path), "'allOf' has several elements", "merge them into one")
-                rest = {key: value for key, value in node.items() if key != "allOf"}
-                node = {**node["allOf"][0], **rest}
-            else:
-                return node
-        raise SchemaError(dotted(path), "its '$ref' leads in a circle", "flatten it")
-
-    def _target(self, reference: Any, path: Path) -> Mapping[str, Any]:
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            raise SchemaError(dotted(path), f"'$ref' {reference!r} leaves the document", "copy it into $defs")
-        here: Any = self.document
-        for part in reference[2:].split("/"):
-            key = unquote(part).replace("~1", "/").replace("~0", "~")
-            if not isinstance(here, Mapping) or key not in here:
-                raise SchemaError(dotted(path), f"'$ref' {reference!r} names nothing", "correct it")
-            here = here[key]
-        if not isinstance(here, Mapping):
-            raise SchemaError(dotted(path), f"'$ref' {reference!r} names no schema", "correct it")
-        return here
-
-    def field(self, node: Mapping[str, Any], path: Path) -> _Field:
-        name = checked_name(path)
-        node, nullable = self._without_null(node, path)
-        text = str(node.get("description") or node.get("title") or path[-1].replace("_", " "))
-        if node.get("type") == "array":
-            return _Field(self._multi(node, path, text, nullable), path)
-        if node.get("type") == "boolean" and "enum" not in node and "const" not in node:
-            _check_keywords(node, path, _OWN | {"type"})
-            meanings = _descriptions(node, name)
-            _check_described(name, meanings, ("true", "false"))
-            question = BooleanQuestion(name, text, nullable, meanings.get("true"), meanings.get("false"))
-            return _Field(question, path)
-        options = self._options(node, path)
-        if node.get("x-ordered") is True or (node.get("type") == "integer" and "minimum" in node):
-            values = tuple(option.value for option in options)
-            return _Field(ScoreQuestion(name, text, options, nullable), path, values)
-        return _Field(ChoiceQuestion(name, text, options, nullable), path)
-
-    def _without_null(self, node: Mapping[str, Any], path: Path) -> tuple[Mapping[str, Any], bool]:
-        """``node`` without its null, in any of the spellings, and whether it had one."""
-        nullable = False
-        for word in ("anyOf", "oneOf"):
-            branches = node.get(word)
-            if not isinstance(branches, list):
-                continue
-            kept = [branch for branch in branches if branch not in ({"type": "null"}, {"const": None})]
-            nullable = nullable or len(kept) < len(branches)
-            rest = {key: value for key, value in node.items() if key != word}
-            node = {**self.resolved(kept[0], path), **rest} if len(kept) == 1 else {**rest, word: kept}
-        if isinstance(node.get("type"), list):
-            kinds = [kind for kind in node["type"] if kind != "null"]
-            if len(kinds) != 1:
-                raise SchemaError(dotted(path), f"it may be any of the types {kinds}", "name one type")
-            nullable = nullable or len(kinds) < len(node["type"])
-            node = {**node, "type": kinds[0]}
-        if isinstance(node.get("enum"), list) and None in node["enum"]:
-            nullable = True
-            node = {**node, "enum": [value for value in node["enum"] if value is not None]}
-        return node, nullable
-
-    def _multi(self, node: Mapping[str, Any], path: Path, text: str, nullable: bool) -> MultiQuestion:
-        _check_keywords(node, path, _OWN | {"type", "items", "uniqueItems"})
-        items = node.get("items")
-        if not isinstance(items, Mapping):
-            raise SchemaError(dotted(path), "an array without 'items' can't be decided", _FIX)
-        inner = {**{key: node[key] for key in _OWN & set(node)}, **self.resolved(items, path)}
-        options = self._options(inner, path)
-        return MultiQuestion(dotted(path), text, options, nullable)
-
-    def _options(self, node: Mapping[str, Any], path: Path) -> tuple[Option, ...]:
-        name = dotted(path)
-        described = _descriptions(node, name)
-        if "const" in node:
-            _check_keywords(node, path, _OWN | {"type", "const"})
-            values: list[Any] = [node["const"]]
-        elif isinstance(node.get("enum"), list):
-            _check_keywords(node, path, _OWN | {"type", "enum"})
-            values = node["enum"]
-        elif isinstance(node.get("oneOf", node.get("anyOf")), list):
-            _check_keywords(node, path, _OWN | {"type", "oneOf", "anyOf"})
-            branches = [self.resolved(b, path) for b in node.get("oneOf", node.get("anyOf"))]
-            if not all("const" in branch for branch in branches):
-                raise SchemaError(name, "a union of schemas can't be decided", _FIX)
-            values = [branch["const"] for branch in branches]
-            for branch in branches:
-                meaning = branch.get("description") or branch.get("title")
-                if meaning is not None:
-                    described.setdefault(_shown(branch["const"]), str(meaning))
-        elif node.get("type") == "integer" and {"minimum", "maximum"} <= set(node):
-            _check_keywords(node, path, _OWN | {"type", "minimum", "maximum"})
-            values = _integers(name, node["minimum"], node["maximum"])
-        else:
-            raise SchemaError(name, f"{_kind(node)} can't be decided", _FIX)
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, (str, int)):
-                raise SchemaError(name, f"option {value!r} is no text and no whole number", "use texts")
-        texts = [_shown(value) for value in values]
-        _check_described(name, described, texts)
-        return tuple(Option(t, value, described.get(t)) for t, value in zip(texts, values, strict=True))
+def _properties(group: _Group, document: Keywords) -> Iterator[tuple[Question, Slot]]:
+    """The questions of an object and of the objects in it, in order, and where their answers go."""
+    dotted = ".".join(group.path)
+    refuse_notes(dotted, group.node.notes(dotted))
+    for name, subschema in _checked_properties(dotted, group.node).items():
+        path = (*group.path, name)
+        dotted = ".".join(path)
+        if "." in name:
+            raise SchemaError(dotted, f"the name {name!r} reads as a nested field", "write it without a dot")
+        node = peel(dotted, name, subschema, document, group.node.refs)
+        own = node.text(dotted)
+        if _is_object(dotted, node):
+            if node.nullable:
+                raise SchemaError(
+                    dotted, "an object that may be null can't be decided", "make its properties nullable"
+                )
+            if len(path) > MAX_DEPTH:
+                raise SchemaError(dotted, f"is nested more than {MAX_DEPTH} deep", "flatten the document")
+            yield from _properties(_Group(node, path, group_text(dotted, own, group.text)), document)
+            continue
+        answers, notes, type_text = _answers(dotted, node, document)
+        text = question_text(dotted, own or type_text, group.text)
+        question = make_question(dotted, text, answers, notes)
+        convert = LevelValue(question.options) if question.kind == "score" else None
+        yield question, Slot(path, path, question.nullable, convert)
 
 
-def _integers(name: str, least: Any, most: Any) -> list[int]:
-    if not all(isinstance(bound, int) and not isinstance(bound, bool) for bound in (least, most)):
-        raise SchemaError(name, f"the bounds {least!r} and {most!r} are no whole numbers", "use integers")
-    if not 0 <= most - least < MAX_LEVELS:
-        raise SchemaError(name, f"there are {most - least + 1} numbers", f"allow 1 to {MAX_LEVELS}")
-    return list(range(least, most + 1))
+def _is_object(path: str, node: Node) -> bool:
+    types = node.types(path)
+    return types == ("object",) or (not types and "properties" in node.keywords)
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _kind(node: Mapping[str, Any]) -> str:
-    kind = node.get("type", "a schema without a type")
-    return "a free string" if kind == "string" else f"an unbounded {kind}" if kind == "integer" else f"{kind}"
-
-
-def _descriptions(node: Mapping[str, Any], name: str) -> dict[str, str]:
-    found = node.get("x-choice-descriptions", node.get("enumDescriptions", {}))
-    if isinstance(found, list) and isinstance(node.get("enum"), list):
-        found = dict(zip(map(_shown, node["enum"]), found, strict=False))
-    if not isinstance(found, Mapping):
-        raise SchemaError(name, "the option descriptions are no mapping", "give a mapping of option to text")
-    return {str(option): str(text) for option, text in found.items()}
-
-
-def _check_described(name: str, described: Mapping[str, str], options: Sequence[str]) -> None:
-    for option in described:
-        if option not in options:
+def _checked_properties(path: str, node: Node) -> Mapping[str, Any]:
+    """An object's properties, once its other keywords are known to ask for nothing else."""
+    node.check_keywords(path, OBJECT)
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if not isinstance(node.keywords.get(keyword, True), bool):
             raise SchemaError(
-                name,
-                f"a description is given for {option!r}, which is no option",
-                f"the options are {', '.join(map(repr, options))}",
+                path, f"{keyword!r} allows fields without a name", "list every field under 'properties'"
             )
+    properties = node.keywords.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        raise SchemaError(path, "an object without properties leaves nothing to decide", "list 'properties'")
+    if not all(isinstance(name, str) for name in properties):
+        raise SchemaError(path, "a property's name is not a string", "write every name as a string")
+    required = node.keywords.get("required", [])
+    if not isinstance(required, (list, tuple)):
+        raise SchemaError(path, f"'required' is {required!r}", "write a list of property names")
+    check_known(path, "required property", required, properties)
+    return properties
 
 
-def _check_keywords(node: Mapping[str, Any], path: Path, allowed: frozenset[str]) -> None:
-    """Refuse a keyword that would change the meaning and is not understood here."""
-    for keyword in node:
-        unknown = keyword not in allowed and keyword not in _ANNOTATIONS
-        if unknown and not (keyword.startswith("x-") and keyword not in _OWN):
-            raise SchemaError(dotted(path), f"keyword {keyword!r} can't be honoured", "remove it")
+def _answers(path: str, node: Node, document: Keywords) -> tuple[Answers, Notes, str | None]:
+    """What a property's type allows, what it says of the options, and its description elsewhere."""
+    notes, text = node.notes(path), node.type_text(path)
+    types = node.types(path)
+    if types != ("array",) and (types or "items" not in node.keywords):
+        return replace(_single(path, node), nullable=node.nullable), notes, text
+    node.check_keywords(path, ARRAY)
+    if "items" not in node.keywords:
+        raise SchemaError(path, "an array without 'items'", "list the options under 'items': {'enum': [...]}")
+    items = peel(path, "", node.keywords["items"], document, node.refs)
+    if _is_object(path, items):
+        raise SchemaError(
+            path, "an array of objects can't be decided", "give every part a property of its own"
+        )
+    found = _single(path, items)
+    if found.kind != "choice" or items.nullable:
+        raise SchemaError(path, "its items are not strings or integers of a list", "use items with an 'enum'")
+    text = text or items.text(path) or items.type_text(path)
+    return replace(found, kind="multi", nullable=node.nullable), notes.over(items.notes(path)), text
+
+
+def _single(path: str, node: Node) -> Answers:
+    """What a property that is not an array allows."""
+    types = node.types(path)
+    if node.alternatives:
+        node.check_keywords(path, ALTERNATIVES)
+        return Answers("choice", tuple(_constant(path, member, types) for member in node.alternatives))
+    if "enum" in node.keywords or "const" in node.keywords:
+        node.check_keywords(path, VALUES)
+        values = _values(path, node.keywords)
+        return Answers("choice", tuple(_option(path, value, types) for value in values))
+    if types == ("boolean",):
+        node.check_keywords(path, BOOLEAN)
+        return Answers("boolean")
+    if types == ("integer",):
+        node.check_keywords(path, INTEGER)
+        return Answers("score", _levels(path, node.keywords))
+    named = types or ("null",) * ("type" in node.keywords)
+    if len(named) == 1 and named[0] in INSTEAD:
+        raise SchemaError(path, *INSTEAD[named[0]])
+    raise SchemaError(
+        path, f"the type {' or '.join(types) or 'is not named, which'} can't be decided", SUPPORTED
+    )
+
+
+def _values(path: str, keywords: Keywords) -> list[Any]:
+    """The values under ``enum`` or ``const``, null left out."""
+    values = keywords.get("enum", [keywords.get("const")])
+    if not isinstance(values, (list, tuple)):
+        raise SchemaError(path, f"'enum' is {values!r}", "write a list of values")
+    if "const" in keywords and list(values) != [keywords["const"]]:
+        raise SchemaError(path, "'const' and 'enum' restrict it together", "write one of them")
+    return [value for value in values if value is not None]
+
+
+def _option(path: str, value: Any, types: tuple[str, ...]) -> Option:
+    if isinstance(value, bool):
+        raise SchemaError(path, f"option {value!r} is a boolean", 'write {"type": "boolean"}')
+    if not isinstance(value, (str, int)):
+        raise SchemaError(
+            path, f"option {value!r} is a {type(value).__name__}", "use options that are strings or integers"
+        )
+    if types and not any(isinstance(value, TYPE_OF.get(name, ())) for name in types):
+        raise SchemaError(
+            path, f"option {value!r} is not of type {' or '.join(types)}", "correct one of them"
+        )
+    return Option(option_text(value), value)
+
+
+def _constant(path: str, member: Keywords, types: tuple[str, ...]) -> Option:
+    """The option that a member of ``oneOf`` or ``anyOf`` allows, described by its title or description."""
+    values = _values(path, member) if {"const", "enum"} & set(member) else []
+    if len(values) != 1:
+        raise SchemaError(
+            path,
+            "a union of several types can't be decided",
+            "put all options in one 'enum', or a 'const' each",
+        )
+    node = Node((member,), (option_text(values[0]),), False, (), frozenset())
+    node.check_keywords(path, VALUES)
+    option = _option(path, values[0], node.types(path) or types)
+    return replace(option, description=node.text(path))
+
+
+def _levels(path: str, keywords: Keywords) -> tuple[Option, ...]:
+    """The integers between both bounds."""
+    bounds = {
+        name: whole_number(path, name, keywords[name]) for name in INTEGER - {"type"} if name in keywords
+    }
+    lows = [bounds[name] + step for name, step in (("minimum", 0), ("exclusiveMinimum", 1)) if name in bounds]
+    highs = [
+        bounds[name] - step for name, step in (("maximum", 0), ("exclusiveMaximum", 1)) if name in bounds
+    ]
+    if not lows or not highs:
+        raise SchemaError(path, *INSTEAD["integer"])
+    return integer_levels(path, max(lows), min(highs))

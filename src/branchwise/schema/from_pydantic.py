@@ -1,243 +1,203 @@
-"""Questions from a Pydantic model."""
+"""A Pydantic model → a schema whose answers build an instance of it."""
 
 from __future__ import annotations
 
-import difflib
-import types
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    PydanticUndefinedAnnotation,
+    RootModel,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
 
 from branchwise.errors import SchemaError
-from branchwise.schema.questions import (
-    BooleanQuestion,
-    ChoiceQuestion,
-    MultiQuestion,
-    Option,
-    Question,
-    Schema,
-    ScoreQuestion,
-)
-from branchwise.schema.score import Score, levels_of
-from branchwise.schema.tree import Path, checked_name, dotted, nested
+from branchwise.schema.annotations import FieldType, Peeled, expanded, field_type, is_model, noted, peel
+from branchwise.schema.nesting import LevelValue, NestedBuilder, Slot
+from branchwise.schema.options import group_text, make_question, question_text, refuse_notes
+from branchwise.schema.questions import Question, Schema
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-    from pydantic.fields import FieldInfo
 
-_COLLECTIONS = (list, set, frozenset, tuple)
-_FIX = (
-    "use bool, a Literal or Enum of texts, a list of one, or Score[Literal[...]]; "
-    "free text and numbers can't be decided"
-)
+@dataclass(frozen=True, slots=True)
+class ModelBuilder:
+    """Answers → a validated instance of the model."""
+
+    model: type[BaseModel]
+    nested: NestedBuilder
+
+    def __call__(self, answers: Mapping[str, Any]) -> BaseModel:
+        """Raises :class:`SchemaError` when the model's own validators refuse the answers."""
+        try:
+            return self.model.model_validate(self.nested(answers))
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_context=False)[0]
+            refused = f"{self.model.__name__} itself refused the answer {first['input']!r}"
+            raise SchemaError(
+                self._path_of(first["loc"]),
+                f"{refused}: {first['msg']}",
+                "make the validator accept every combination of options, or remove options",
+            ) from exc
+
+    def _path_of(self, location: tuple[int | str, ...]) -> str:
+        """The dotted name of the field, or group of fields, at a Pydantic error's location."""
+        for slot in self.nested.slots:
+            shared = min(len(slot.keys), len(location))
+            if location[:shared] == slot.keys[:shared]:
+                return ".".join(slot.path[:shared])
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A model in its place: the field names and keys that lead to it, and what its field said."""
+
+    model: type[BaseModel]
+    path: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    text: str | None = None
+    around: tuple[type[BaseModel], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is kept of a model; it must not refer to the model, or the model would never be freed."""
+
+    questions: tuple[Question, ...]
+    title: str
+    nested: NestedBuilder
+
+
+_plans: WeakKeyDictionary[type[BaseModel], _Plan] = WeakKeyDictionary()
 
 
 def schema_from_model(model: type[BaseModel]) -> Schema:
-    """The schema of a Pydantic model; the same object for the same class.
+    """The questions that a Pydantic model's fields ask.
 
-    Nested models are flattened to dotted names and rebuilt in the value. A field's question is
-    its description, or its name with underscores as spaces. Options are described by
-    ``json_schema_extra={"choice_descriptions": {option: text}}``, for booleans with the keys
-    ``"true"`` and ``"false"``; ``"ordered": True`` there makes a scale of a Literal or Enum,
-    whose value stays the level itself. Raises :class:`SchemaError` with the field's dotted path.
+    A field is decided when it is a bool, a Literal or Enum of strings or integers, a list, set,
+    frozenset or tuple of these (any of N), a :class:`~branchwise.schema.score.Score`, an int
+    with both bounds (a scale), or a nested model of such fields. Any may be Optional, but for a
+    nested model. A field's description is the question, else its name in words; a default does
+    not keep it from being asked. ``json_schema_extra={"choice_descriptions": {option: text}}``
+    describes options, ``{"ordered": True}`` makes them levels, lowest first.
+
+    Raises :class:`SchemaError` for the first field that can't be decided. The work is done once
+    per class.
     """
-    return _built(model)
+    if not is_model(model):
+        raise SchemaError("", f"{model!r} is not a Pydantic model", "give a subclass of pydantic.BaseModel")
+    plan = _plans.get(model)
+    if plan is None:
+        plan = _plans[model] = _compile(model)
+    return Schema(plan.questions, plan.title, ModelBuilder(model, plan.nested))
 
 
-@lru_cache(maxsize=256)
-def _built(model: type[BaseModel]) -> Schema:
-    fields = _fields(model, (), ())
-    title = (model.__doc__ or "").strip() if "__doc__" in vars(model) else ""
-    return Schema(tuple(field.question for field in fields), title=title, build=_builder(model, fields))
+def _compile(model: type[BaseModel]) -> _Plan:
+    fields = list(_fields(_Group(model)))
+    slots = tuple(slot for _, slot in fields)
+    return _Plan(tuple(question for question, _ in fields), _title(model), NestedBuilder(slots))
 
 
-@dataclass(frozen=True)
-class _Field:
-    """A question, the keys under which the model takes its answer, and how the answer is written."""
-
-    question: Question
-    keys: Path
-    write: Callable[[Any], Any]
+def _title(model: type[BaseModel]) -> str:
+    """The first paragraph of the model's own docstring, else the title of its configuration."""
+    written = inspect.cleandoc(vars(model).get("__doc__") or "")
+    return " ".join(written.partition("\n\n")[0].split()) or model.model_config.get("title") or ""
 
 
-def _fields(model: type[BaseModel], path: Path, parents: tuple[type, ...]) -> list[_Field]:
-    if model in parents:
-        raise SchemaError(dotted(path), f"{model.__name__} contains itself", "flatten it")
-    _complete(model, path)
-    found: list[_Field] = []
-    for name, info in model.model_fields.items():
-        here = (*path, name)
-        nested_model = _model_of(info.annotation)
-        if nested_model is not None:
-            inner = _fields(nested_model, here, (*parents, model))
-            found += [replace(field, keys=(_key(model, name, info), *field.keys)) for field in inner]
-        else:
-            question, write = _question(here, info)
-            found.append(_Field(question, (_key(model, name, info),), write))
-    return found
+def _fields(group: _Group) -> Iterator[tuple[Question, Slot]]:
+    """The questions of a model and of the models in it, in order, and where their answers go."""
+    dotted = ".".join(group.path)
+    if issubclass(group.model, RootModel):
+        raise SchemaError(dotted, "a RootModel has no named fields", "use a BaseModel with a field")
+    _complete(dotted, group.model)
+    if not group.model.model_fields:
+        raise SchemaError(dotted, f"{group.model.__name__} has no fields", "give it a field to decide")
+    for name, field in group.model.model_fields.items():
+        path = (*group.path, name)
+        dotted = ".".join(path)
+        peeled = peel(dotted, field.annotation, tuple(expanded([field])))
+        keys = (*group.keys, _key(dotted, name, field, group.model))
+        own = _text(peeled.metadata)
+        if is_model(peeled.annotation):
+            yield from _fields(_subgroup(group, peeled, path, keys, own))
+            continue
+        found = field_type(dotted, peeled)
+        asked = make_question(dotted, question_text(dotted, own, group.text), found.answers, found.notes)
+        question = _stored_plain(group.model, asked)
+        yield question, Slot(path, keys, question.nullable, _convert(found, question))
 
 
-def _complete(model: type[BaseModel], path: Path) -> None:
-    """Resolve annotations that were still names when the class was made."""
-    from pydantic import PydanticUndefinedAnnotation
+def _subgroup(
+    group: _Group, peeled: Peeled, path: tuple[str, ...], keys: tuple[str, ...], own: str | None
+) -> _Group:
+    """The nested model of a field; ``own`` is what the field says of it."""
+    dotted = ".".join(path)
+    nested, around = peeled.annotation, (*group.around, group.model)
+    if nested in around:
+        raise SchemaError(dotted, f"{nested.__name__} contains itself", "nest to a fixed depth")
+    if peeled.nullable:
+        raise SchemaError(
+            dotted, "a model that may be None can't be decided", "make its fields Optional instead"
+        )
+    refuse_notes(dotted, noted(dotted, peeled.metadata))
+    return _Group(nested, path, keys, group_text(dotted, own, group.text), around)
 
+
+def _complete(path: str, model: type[BaseModel]) -> None:
+    """Resolve the forward references of a model that was defined before what it refers to."""
     try:
         model.model_rebuild()
     except PydanticUndefinedAnnotation as exc:
         raise SchemaError(
-            dotted(path),
+            path,
             f"an annotation of {model.__name__} names {exc.name!r}, which is not defined",
             "define it before the schema is used",
         ) from exc
 
 
-def _key(model: type[BaseModel], name: str, info: FieldInfo) -> str:
-    """The key that validation reads: the alias, unless the model goes by names."""
-    if info.validation_alias is None:
+def _text(metadata: tuple[Any, ...]) -> str | None:
+    """What the field says of itself: the outermost description, else the outermost title."""
+    said = [item for item in metadata if isinstance(item, FieldInfo)]
+    texts = [item.description for item in said] + [item.title for item in said]
+    return next((text for text in texts if text and text.strip()), None)
+
+
+def _key(path: str, name: str, field: FieldInfo, model: type[BaseModel]) -> str:
+    """The key under which the model takes the field's value."""
+    alias = field.validation_alias
+    if alias is None or model.model_config.get("validate_by_alias") is False:
         return name
-    config = model.model_config
-    if config.get("populate_by_name") or config.get("validate_by_name"):
-        return name
-    if isinstance(info.validation_alias, str):
-        return info.validation_alias
-    raise SchemaError(name, "has an alias with a path or choices", "use a plain alias, or validate_by_name")
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    from pydantic import BaseModel
-
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-    return annotation if is_model else None
-
-
-def _question(path: Path, info: FieldInfo) -> tuple[Question, Callable[[Any], Any]]:
-    name = checked_name(path)
-    annotation, nullable = _without_none(info.annotation, name)
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, Mapping) else {}
-    descriptions = _descriptions(name, extra)
-    ordered = extra.get("ordered", False)
-    if not isinstance(ordered, bool):
-        raise SchemaError(name, f"'ordered' is {ordered!r}", "give True or False")
-    text = info.description or path[-1].replace("_", " ")
-    if annotation is bool:
-        known = {"true": "true", "false": "false"}
-        _check_known(name, descriptions, known)
-        if ordered:
-            raise SchemaError(name, "a yes/no has no order", "remove 'ordered'")
-        return (
-            BooleanQuestion(name, text, nullable, descriptions.get("true"), descriptions.get("false")),
-            _as_is,
-        )
-    if get_origin(annotation) is Score:
-        options = _described(name, levels_of(annotation), descriptions)
-        return ScoreQuestion(name, text, options, nullable), _as_is
-    if get_origin(annotation) in _COLLECTIONS:
-        values = _values(_item_of(annotation, name), name)
-        if ordered:
-            raise SchemaError(name, "any-of options have no order", "remove 'ordered'")
-        return MultiQuestion(name, text, _described(name, values, descriptions), nullable), _as_is
-    values = _values(annotation, name)
-    options = _described(name, values, descriptions)
-    if ordered:
-        by_text = {option.text: option.value for option in options}
-        return ScoreQuestion(name, text, options, nullable), lambda score: by_text[score.level]
-    return ChoiceQuestion(name, text, options, nullable), _as_is
-
-
-def _as_is(answer: Any) -> Any:
-    return answer
-
-
-def _without_none(annotation: Any, name: str) -> tuple[Any, bool]:
-    """The annotation without Annotated and None, and whether None was allowed."""
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    if get_origin(annotation) not in (Union, types.UnionType):
-        return annotation, False
-    members = [member for member in get_args(annotation) if member is not type(None)]
-    if len(members) != 1 or len(members) == len(get_args(annotation)):
-        raise SchemaError(name, f"{annotation} is a union of several types", _FIX)
-    inner, _ = _without_none(members[0], name)
-    if _model_of(inner) is not None:
-        raise SchemaError(name, "an optional model can't be decided", "make the model required")
-    return inner, True
-
-
-def _item_of(annotation: Any, name: str) -> Any:
-    arguments = get_args(annotation)
-    if get_origin(annotation) is tuple and arguments[1:] != (Ellipsis,):
-        raise SchemaError(name, f"{annotation} has a fixed length", "use a list or tuple[X, ...]")
-    item = arguments[0]
-    while get_origin(item) is Annotated:
-        item = get_args(item)[0]
-    return item
-
-
-def _values(annotation: Any, name: str) -> tuple[Any, ...]:
-    """The values of a Literal (of Literals) or an Enum. Raises for everything else."""
-    if get_origin(annotation) is Literal:
-        values = get_args(annotation)
-        if None in values:
-            raise SchemaError(name, "None stands inside the Literal", "write Optional[Literal[...]]")
-    elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        values = tuple(annotation)
-    else:
-        shown = getattr(annotation, "__name__", str(annotation))
-        raise SchemaError(name, f"{shown} can't be decided", _FIX)
-    for value in values:
-        plain = value.value if isinstance(value, Enum) else value
-        if isinstance(plain, bool) or not isinstance(plain, (str, int)):
-            raise SchemaError(name, f"option {plain!r} is no text and no whole number", "use texts")
-    return values
-
-
-def _described(name: str, values: tuple[Any, ...], descriptions: Mapping[str, str]) -> tuple[Option, ...]:
-    texts = [str(value.value if isinstance(value, Enum) else value) for value in values]
-    _check_known(name, descriptions, texts)
-    return tuple(
-        Option(text, value, descriptions.get(text)) for text, value in zip(texts, values, strict=True)
-    )
-
-
-def _descriptions(name: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    found = extra.get("choice_descriptions", {})
-    if not isinstance(found, Mapping) or not all(isinstance(text, str) for text in found.values()):
+    if isinstance(alias, AliasChoices):
+        alias = next((choice for choice in alias.choices if isinstance(choice, str)), alias.choices[0])
+    if isinstance(alias, AliasPath):
         raise SchemaError(
-            name, "'choice_descriptions' is no mapping of option to text", "give a dict of texts"
+            path, "an AliasPath can't be written to", "use a plain alias, or AliasChoices with one"
         )
-    return {str(option): text for option, text in found.items()}
+    return alias
 
 
-def _check_known(name: str, descriptions: Mapping[str, str], options: Any) -> None:
-    for option in descriptions:
-        if option not in options:
-            near = difflib.get_close_matches(option, list(options), n=1)
-            fix = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(map(repr, options))}"
-            raise SchemaError(name, f"a description is given for {option!r}, which is no option", fix)
+def _convert(found: FieldType, question: Question) -> Callable[[Any], Any] | None:
+    """What turns the answer into what the field's validation takes."""
+    if question.kind == "multi":
+        return found.container
+    if question.kind == "score" and found.holds_level:
+        return LevelValue(question.options)
+    return None
 
 
-def _builder(model: type[BaseModel], fields: list[_Field]) -> Callable[[Mapping[str, Any]], Any]:
-    def build(answers: Mapping[str, Any]) -> BaseModel:
-        from pydantic import ValidationError
-
-        written = {
-            dotted(field.keys): None
-            if answers[field.question.name] is None
-            else field.write(answers[field.question.name])
-            for field in fields
-        }
-        try:
-            return model.model_validate(nested([field.keys for field in fields], written))
-        except ValidationError as exc:
-            first = exc.errors()[0]
-            raise SchemaError(
-                ".".join(map(str, first["loc"])),
-                f"the answers do not pass the model's own validation ({first['msg']})",
-                "relax the validator, or decide the field without it",
-            ) from exc
-
-    return build
+def _stored_plain(model: type[BaseModel], question: Question) -> Question:
+    """The question with its options' values as the model stores them (``use_enum_values``)."""
+    if question.kind == "boolean" or not model.model_config.get("use_enum_values"):
+        return question
+    plain = [
+        replace(option, value=option.value.value) if isinstance(option.value, Enum) else option
+        for option in question.options
+    ]
+    return replace(question, options=tuple(plain))

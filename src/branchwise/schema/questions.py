@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -23,11 +24,18 @@ QuestionKind: TypeAlias = Literal["boolean", "choice", "multi", "score"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One allowed answer: the ``text`` the model reads and writes, and the ``value`` it stands for."""
+    """One allowed answer: the ``text`` the model reads and writes, and the ``value`` it stands for.
+
+    Without a ``value`` it stands for its text.
+    """
 
     text: str
     value: Any = None
     description: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            object.__setattr__(self, "value", self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class BooleanQuestion:
     kind: Literal["boolean"] = field(default="boolean", init=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        _check_asked(self)
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -64,7 +72,7 @@ class ChoiceQuestion:
     kind: Literal["choice"] = field(default="choice", init=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        _check_asked(self)
         check_options(self.name, self.options, least=1, most=MAX_OPTIONS)
 
 
@@ -79,7 +87,7 @@ class MultiQuestion:
     kind: Literal["multi"] = field(default="multi", init=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        _check_asked(self)
         check_options(self.name, self.options, least=1, most=MAX_OPTIONS)
 
 
@@ -94,7 +102,7 @@ class ScoreQuestion:
     kind: Literal["score"] = field(default="score", init=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        _check_asked(self)
         check_options(self.name, self.options, least=1, most=MAX_LEVELS)
 
 
@@ -133,18 +141,21 @@ class Schema:
 
 
 def check_options(name: str, options: tuple[Option, ...], *, least: int, most: int) -> None:
-    """Raise :class:`SchemaError` unless the options are few enough, non-empty and can be told apart."""
+    """Raise :class:`SchemaError` unless the options are few enough, fit a line and can be told apart.
+
+    Options are told apart without regard to case, spaces and Unicode normal form.
+    """
     if not least <= len(options) <= most:
         raise SchemaError(name, f"has {len(options)} options", f"give {least} to {most}")
     seen: dict[str, str] = {}
-    for place, option in enumerate(options):
-        folded = " ".join(option.text.split()).casefold()
+    for index, option in enumerate(options):
+        folded = unicodedata.normalize("NFC", " ".join(option.text.split())).casefold()
         if not folded:
-            raise SchemaError(name, f"option {place} ({option.text!r}) is empty", "give every option a text")
-        if not option.text.isprintable():
+            raise SchemaError(name, f"option {index} ({option.text!r}) is empty", "give every option a text")
+        if unprintable := _unprintable(option.text):
             raise SchemaError(
                 name,
-                f"option {option.text!r} holds a line break or control character",
+                f"option {index} ({option.text!r}) holds the line break or control character {unprintable!r}",
                 "write it on one line",
             )
         if folded in seen:
@@ -156,6 +167,19 @@ def check_options(name: str, options: tuple[Option, ...], *, least: int, most: i
         seen[folded] = option.text
 
 
-def _check_name(name: str) -> None:
-    if not name.strip() or any(character in name for character in "\r\n\0"):
+def _unprintable(text: str) -> str | None:
+    """The first line break, control character or lone surrogate in ``text``."""
+    unprintable = {"Cc", "Cs", "Zl", "Zp"}
+    return next((character for character in text if unicodedata.category(character) in unprintable), None)
+
+
+def _check_asked(question: Question) -> None:
+    """Raise :class:`SchemaError` unless the name fits a line and every text can be encoded."""
+    name = question.name
+    if not name.strip() or _unprintable(name):
         raise SchemaError(name, f"{name!r} is not a field name", "use a non-empty name on one line")
+    for text in (question.text, *(option.description or "" for option in question.options)):
+        if any(unicodedata.category(character) == "Cs" for character in text):
+            raise SchemaError(
+                name, f"{text!r} holds a lone surrogate", "decode the text it came from as UTF-8"
+            )

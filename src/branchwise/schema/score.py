@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from branchwise.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 LevelT = TypeVar("LevelT", bound=str)
 
@@ -12,9 +18,9 @@ LevelT = TypeVar("LevelT", bound=str)
 class Score(Generic[LevelT]):
     """The value of a score field: the most likely ``level``, its ``index`` and the ``expected`` index.
 
-    Annotate a Pydantic field with ``Score[Literal["low", "high"]]``, lowest level first. It
-    validates from a Score, from a level's text, or from its own JSON form. Immutable. Not a
-    dataclass, because Pydantic reads a generic dataclass its own way.
+    Annotate a Pydantic field with ``Score[Literal["low", "high"]]`` or with ``Score`` of a StrEnum,
+    lowest level first. It validates from a Score, from a level's text, or from its own JSON form.
+    Immutable. Not a dataclass, because Pydantic reads a generic dataclass its own way.
     """
 
     __slots__ = ("expected", "index", "level")
@@ -45,59 +51,75 @@ class Score(Generic[LevelT]):
         return f"Score(level={self.level!r}, index={self.index}, expected={self.expected})"
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """How Pydantic validates and dumps ``Score[...]``; its levels are read from ``source``."""
+        from pydantic_core import core_schema as core
 
         levels = levels_of(source)
-        position = {level: index for index, level in enumerate(levels)}
+        last = len(levels) - 1
+        texts = [_text(level) for level in levels]
 
-        def from_level(level: str) -> Score[Any]:
-            return Score(level, position[level], float(position[level]))
+        def read(value: Any) -> Any:
+            """Every accepted form, as the JSON form."""
+            if isinstance(value, Score):
+                return {**json_form(value), "expected": _rounded_into(value.expected, last)}
+            if isinstance(value, str):
+                text = _text(value)
+                if text not in texts:
+                    raise ValueError(f"{text!r} is not a level; the levels are {', '.join(map(repr, texts))}")
+                return {"level": text, "index": texts.index(text), "expected": float(texts.index(text))}
+            return value
 
-        def from_json(found: dict[str, Any]) -> Score[Any]:
-            if found["index"] != position[found["level"]]:
-                raise ValueError(f"level {found['level']!r} has index {position[found['level']]}")
-            return Score(found["level"], found["index"], found["expected"])
+        def make(parts: Mapping[str, Any]) -> Score[Any]:
+            level, index = parts["level"], parts["index"]
+            if texts[index] != level:
+                raise ValueError(f"level {level!r} has index {texts.index(level)}, not {index}")
+            return Score(levels[index], index, parts["expected"])
 
-        def check(score: Score[Any]) -> Score[Any]:
-            if position.get(score.level) != score.index:
-                raise ValueError(f"{score.level!r} at index {score.index} is no level of {list(levels)}")
-            return score
-
-        a_level = core_schema.literal_schema(list(levels))
-        json_form = core_schema.typed_dict_schema(
+        parts = core.typed_dict_schema(
             {
-                "level": core_schema.typed_dict_field(a_level),
-                "index": core_schema.typed_dict_field(
-                    core_schema.int_schema(ge=0, le=len(levels) - 1, strict=True)
-                ),
-                "expected": core_schema.typed_dict_field(core_schema.float_schema(ge=0, le=len(levels) - 1)),
+                "level": core.typed_dict_field(core.literal_schema(texts)),
+                "index": core.typed_dict_field(core.int_schema(ge=0, le=last)),
+                "expected": core.typed_dict_field(core.float_schema(ge=0, le=last, allow_inf_nan=False)),
             },
             extra_behavior="forbid",
         )
-        return core_schema.union_schema(
-            [
-                core_schema.no_info_after_validator_function(check, core_schema.is_instance_schema(cls)),
-                core_schema.no_info_after_validator_function(from_level, a_level),
-                core_schema.no_info_after_validator_function(from_json, json_form),
-            ],
-            mode="left_to_right",
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda score: {"level": score.level, "index": score.index, "expected": score.expected}
-            ),
+        return core.no_info_before_validator_function(
+            read,
+            core.no_info_after_validator_function(make, parts),
+            serialization=core.plain_serializer_function_ser_schema(json_form, return_schema=parts),
         )
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
-        """The JSON form, which is what a Score is written as."""
-        json_form = schema["choices"][-1]["schema"]
-        return handler(json_form)
+
+def json_form(score: Score[Any]) -> dict[str, Any]:
+    """``{"level": ..., "index": ..., "expected": ...}``."""
+    return {"level": _text(score.level), "index": score.index, "expected": score.expected}
 
 
 def levels_of(annotation: Any) -> tuple[str, ...]:
-    """The levels named by ``Score[Literal[...]]``. Raises :class:`SchemaError` when it names none."""
+    """The levels of ``Score[Literal[...]]`` or ``Score`` of a StrEnum, lowest first.
+
+    Raises :class:`SchemaError` when it names none, or one that is not text.
+    """
+    fix = "write Score[Literal['low', 'high']], lowest level first"
     arguments = get_args(annotation)
-    levels = get_args(arguments[0]) if arguments and get_origin(arguments[0]) is Literal else ()
+    if len(arguments) != 1:
+        raise SchemaError("", "Score names no levels", fix)
+    named = arguments[0]
+    while hasattr(named, "__value__"):
+        named = named.__value__
+    is_enum = isinstance(named, type) and issubclass(named, Enum)
+    levels: tuple[Any, ...] = tuple(named) if is_enum else get_args(named)
     if not levels or not all(isinstance(level, str) for level in levels):
-        raise SchemaError("", f"{annotation} names no levels", "write Score[Literal['low', 'high']]")
+        raise SchemaError("", f"{named!r} names no levels", fix)
     return levels
+
+
+def _rounded_into(expected: float, last: int) -> float:
+    """``expected`` without the rounding error that put a sum of probabilities outside ``0..last``."""
+    nearest = min(max(expected, 0.0), float(last))
+    return nearest if abs(nearest - expected) < 1e-9 else expected
+
+
+def _text(level: str) -> str:
+    return str(level.value) if isinstance(level, Enum) else level
