@@ -265,24 +265,23 @@ def main() -> None:
     rate = gemm_rate(backend.loaded.model, max(given.repeat, 5))
     embedding = backend.loaded.model.get_input_embeddings().weight.numel()
     parameters = backend.identity.parameters - embedding
-    rows = []
+    identity = backend.identity
+    machine = platform.processor() or platform.machine()
+    title = (
+        f"{identity.name} {identity.dtype}, {given.threads} threads, {machine}, "
+        f"GEMM {rate / 1e9:.0f} GFLOP/s, medians"
+    )
     for count in given.contexts:
         contexts = contexts_of(count, backend.tokenizer)
         repeat = max(1, min(given.repeat, 40 // count))
-        rows.append(measure_strategy(packed, "packed", schema, contexts, repeat))
-        rows.append(measure_strategy(classic, "classic", schema, contexts, repeat))
+        rows = [
+            measure_strategy(packed, "packed", schema, contexts, repeat),
+            measure_strategy(classic, "classic", schema, contexts, repeat),
+        ]
         if not given.no_generation and count <= GENERATED_AT_MOST:
             runs = max(1, min(given.repeat, GENERATED_AT_MOST // count))
             rows.append(measure_generation(packed._engine, schema, contexts, runs))
-    identity = backend.identity
-    machine = platform.processor() or platform.machine()
-    show(
-        rows,
-        rate,
-        parameters,
-        f"{identity.name} {identity.dtype}, {given.threads} threads, {machine}, "
-        f"GEMM {rate / 1e9:.0f} GFLOP/s, median of {given.repeat}",
-    )
+        show(rows, rate, parameters, title)  # at once: a run with many contexts takes minutes
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def probabilities(decisions):
     )
 
 
-NEAR_TIE_NATS = 0.05
-"""A margin below this is within bfloat16's own rounding: at 16, its next number is 0.125 away."""
+NEAR_TIE_NATS = 0.125
+"""A margin below this is within bfloat16's own rounding: its numbers near 16 are 0.125 apart."""
 
 
 def flips(some, others):
@@ -106,7 +106,7 @@ def flips(some, others):
     ]
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
 def test_batched_separate_and_classic_give_the_same_answers(dtype, tolerance):
     """200 (context, question) pairs of mixed lengths. No answer flips, but for bfloat16's near ties."""
     loaded = opened(dtype)
