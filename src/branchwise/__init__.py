@@ -1,6 +1,9 @@
 """Branchwise: typed decisions with probabilities, from one packed forward pass of a local model."""
 
-from branchwise.api import Decider
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from branchwise.errors import (
     BackendError,
     BackendMemoryError,
@@ -36,6 +39,9 @@ from branchwise.schema.questions import (
 )
 from branchwise.schema.score import Score
 
+if TYPE_CHECKING:
+    from branchwise.api import Decider
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -70,3 +76,12 @@ __all__ = [
     "UnsupportedModelError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The Decider when it is first named: NumPy alone takes longer to import than all the rest."""
+    if name == "Decider":
+        from branchwise.api import Decider
+
+        return Decider
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
