@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from branchwise.backends.fake import ByteTokenizer, FakeBackend, logits_of
-from branchwise.tree.packing import pack
+from branchwise.tree.packing import pack, unique_tokens
 from branchwise.tree.rows import CompiledSchema, compile_schema
 from branchwise.tree.trie import merge
 from worlds import TICKET, path_state
@@ -63,6 +63,7 @@ def test_contexts_with_a_common_beginning_share_its_tokens(contexts):
     full = [(9, *ids, 7, 8) for ids in contexts]
     distinct = {path[:cut] for path in full for cut in range(1, len(path) + 1)}
     assert len(batch.token_ids) == len(distinct) + 2 * len(contexts)
+    assert unique_tokens(compiled, [np.array(ids, np.int32) for ids in contexts]) == len(batch.token_ids)
     for number, segment in enumerate(batch.segments):
         assert segment.parent is None or segment.parent < number
         assert number == 0 or segment.start == batch.segments[number - 1].stop

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from branchwise.config import AnswerForm, CallOptions, LayoutName, StrategyName
 from branchwise.errors import BranchwiseError, ConfigError
-
-OUT = typer.echo
-
-
-class Strategy(StrEnum):
-    packed = "packed"
-    classic = "classic"
-
-
-class Layout(StrEnum):
-    shared = "shared"
-    isolated = "isolated"
-
-
-class Answers(StrEnum):
-    labels = "labels"
-    codes = "codes"
 
 
 def decide(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
@@ -40,9 +23,9 @@ def decide(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     temperature: Annotated[float, typer.Option(help="Divides log-probabilities.")] = 1.0,
-    strategy: Annotated[Strategy, typer.Option()] = Strategy.packed,
-    layout: Annotated[Layout, typer.Option()] = Layout.shared,
-    answers: Annotated[Answers, typer.Option()] = Answers.labels,
+    strategy: Annotated[StrategyName, typer.Option()] = "packed",
+    layout: Annotated[LayoutName, typer.Option()] = "shared",
+    answers: Annotated[AnswerForm, typer.Option()] = "labels",
     backend: Annotated[str | None, typer.Option(help="Runtime; chosen if not named.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; chosen if not named.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
@@ -51,24 +34,23 @@ def decide(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     document, contexts = _inputs(preset, schema, context)
 
     from branchwise.api import Decider
-    from branchwise.config import CallOptions
     from branchwise.schema.build import schema_from_any
 
-    CallOptions(temperature)
+    CallOptions(temperature)  # refused before the model is loaded
     checked = schema_from_any(document)
     decider = Decider(
         model,
         backend=backend,
         device=device,
         dtype=dtype,
-        strategy=strategy.value,
-        layout=layout.value,
-        answers=answers.value,
+        strategy=strategy,
+        layout=layout,
+        answers=answers,
     )
     outcomes = list(decider.decide_many(checked, contexts, temperature=temperature, on_error="return"))
     if as_json:
         found = [_as_dict(outcome) for outcome in outcomes]
-        OUT(json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=2))
     else:
         from branchwise.cli.tables import print_outcomes
 

@@ -15,8 +15,8 @@ import numpy as np
 from branchwise.backends.base import ClassicBackend, RowBatch
 from branchwise.config import StrategyName
 from branchwise.engine.planner import Cost, Item
-from branchwise.engine.strategy import GroupScores
-from branchwise.tree.packing import pack
+from branchwise.engine.strategy import GroupScores, by_context
+from branchwise.tree.packing import unique_tokens
 from branchwise.tree.rows import CompiledSchema
 
 
@@ -49,8 +49,8 @@ class ClassicStrategy:
     def cost(self, compiled: CompiledSchema, item: Item) -> Cost:
         """Every row holds a copy of its context's cache while the pass runs."""
         can = self._backend.capabilities
-        prompt = len(compiled.prefix_ids) + len(item.token_ids) + len(compiled.suffix_ids)
-        width = max(map(len, compiled.node_paths), default=0) + 1
+        prompt = compiled.prompt_tokens(item.token_ids)
+        width = compiled.depth + 1
         rows = len(compiled.node_paths)
         tokens = prompt + rows * width
         kept = prompt + rows * (prompt + width)
@@ -66,33 +66,27 @@ class ClassicStrategy:
         ]
         held = [len(prompt) - rows.borrowed for prompt in prompts]
         slots = [self._backend.prefill(prompt[:cut]) for prompt, cut in zip(prompts, held, strict=True)]
+        allowed_ids, allowed_offsets = compiled.allowed_for(len(items))
         batch = RowBatch(
             token_ids=tuple(
                 (*prompt[cut:], *row)
                 for prompt, cut in zip(prompts, held, strict=True)
                 for row in rows.token_ids
             ),
-            allowed_ids=np.tile(compiled.allowed_ids, len(items)),
-            allowed_offsets=_repeated(compiled, len(items)),
+            allowed_ids=allowed_ids,
+            allowed_offsets=allowed_offsets,
             want_normalizer=want_normalizer,
         )
         scores = self._backend.score_rows(batch, [slot for slot in slots for _ in rows.token_ids])
-        shape = (len(items), -1)
-        normalizer = scores.log_normalizer
-        forest = pack(compiled, [item.token_ids for item in items], prefix=None, want_normalizer=False)
+        logits, log_normalizer = by_context(scores, len(items))
         return GroupScores(
-            logits=scores.logits.reshape(shape),
-            log_normalizer=None if normalizer is None else normalizer.reshape(shape),
+            logits=logits,
+            log_normalizer=log_normalizer,
             prefills=len(items),
             passes=1,
-            tokens_unique=len(forest.token_ids),
+            tokens_unique=unique_tokens(compiled, [item.token_ids for item in items]),
             tokens_computed=sum(held) + scores.tokens_computed,
             tokens_cached=0,
             peak_bytes=scores.peak_bytes,
             prefix=None,
         )
-
-
-def _repeated(compiled: CompiledSchema, times: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    sizes = np.tile(np.diff(compiled.allowed_offsets), times)
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -8,7 +8,7 @@ from branchwise.backends.base import Backend
 from branchwise.config import StrategyName
 from branchwise.engine.planner import Cost, Item
 from branchwise.engine.prefix_cache import PrefixCache
-from branchwise.engine.strategy import GroupScores
+from branchwise.engine.strategy import GroupScores, by_context
 from branchwise.tree.packing import pack
 from branchwise.tree.rows import CompiledSchema
 
@@ -41,11 +41,10 @@ class PackedStrategy:
         scores = self._backend.score_packed(batch)
         if scores.kept is not None:
             self._prefixes.put(key, scores.kept)
-        shape = (len(items), -1)
-        normalizer = scores.log_normalizer
+        logits, log_normalizer = by_context(scores, len(items))
         return GroupScores(
-            logits=scores.logits.reshape(shape),
-            log_normalizer=None if normalizer is None else normalizer.reshape(shape),
+            logits=logits,
+            log_normalizer=log_normalizer,
             prefills=0,
             passes=1,
             tokens_unique=len(batch.token_ids),

@@ -74,8 +74,7 @@ def _take(
 
 def too_long(job: Job, item: Item) -> ContextTooLongError | None:
     """The item's error if its longest path does not fit the model."""
-    compiled = job.compiled
-    tokens = len(compiled.prefix_ids) + len(item.token_ids) + len(compiled.suffix_ids) + compiled.depth
+    tokens = job.compiled.prompt_tokens(item.token_ids) + job.compiled.depth
     if tokens <= job.max_positions:
         return None
     return ContextTooLongError(item.index, tokens, job.max_positions, "the model's context window")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from branchwise.backends.base import Float64Array, PrefixHandle
+from branchwise.backends.base import Float64Array, NodeScores, PrefixHandle
 from branchwise.config import StrategyName
 from branchwise.engine.planner import Cost, Item
 from branchwise.tree.rows import CompiledSchema
@@ -31,6 +31,13 @@ class GroupScores:
     tokens_cached: int
     peak_bytes: int
     prefix: PrefixHandle | None
+
+
+def by_context(scores: NodeScores, contexts: int) -> tuple[Float64Array, Float64Array | None]:
+    """A pass's logits ``[N, A]`` and log-normalizers ``[N, K]``, its nodes being context by context."""
+    shape = (contexts, -1)
+    normalizer = scores.log_normalizer
+    return scores.logits.reshape(shape), None if normalizer is None else normalizer.reshape(shape)
 
 
 class Strategy(Protocol):

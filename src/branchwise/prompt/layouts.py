@@ -28,10 +28,7 @@ def shared(schema: Schema, scaffold: Scaffold, codes_for: CodesFor | None) -> Pr
     rows: list[RowText] = []
     for index, question in enumerate(schema.questions):
         codes = _codes(question, codes_for)
-        blocks.append(
-            f"{question.name}: {wording.heading(question)}\n"
-            f"{wording.how_to_answer(question, codes)}\n{_listed(question, codes)}\n"
-        )
+        blocks.append(f"{question.name}: {_asked(question, codes)}\n")
         if isinstance(question, MultiQuestion):
             rows += (
                 _row(index, number, (), f"{question.name} / {option.text}: ", wording.YES_NO)
@@ -55,16 +52,12 @@ def isolated(schema: Schema, scaffold: Scaffold, codes_for: CodesFor | None) -> 
     for index, question in enumerate(schema.questions):
         if isinstance(question, MultiQuestion):
             for number, option in enumerate(question.options):
-                text = f"{wording.multi_item(question, option)}"
+                text = wording.multi_item(question, option)
                 lead: tuple[Piece, ...] = joined((text, *scaffold.after_user))
                 rows.append(_row(index, number, lead, "Answer: ", wording.YES_NO))
         elif len(question.options) > 1:
             codes = _codes(question, codes_for)
-            text = (
-                f"{wording.heading(question)}\n"
-                f"{wording.how_to_answer(question, codes)}\n{_listed(question, codes)}"
-            )
-            lead = joined((text, *scaffold.after_user))
+            lead = joined((_asked(question, codes), *scaffold.after_user))
             rows.append(_row(index, None, lead, "Answer: ", _written(question, codes)))
     prefix = (*scaffold.before_system, wording.SYSTEM, *scaffold.before_user, "The text:\n")
     return PromptPlan(joined(prefix), (), tuple(rows))
@@ -78,6 +71,12 @@ def _codes(question: Question, codes_for: CodesFor | None) -> tuple[str, ...] | 
     if codes_for is None or question.kind == "multi" or len(question.options) < 2:
         return None
     return codes_for(len(question.options))
+
+
+def _asked(question: Question, codes: tuple[str, ...] | None) -> str:
+    """The question, how to answer it, and its options."""
+    how = wording.how_to_answer(question, codes)
+    return f"{wording.heading(question)}\n{how}\n{_listed(question, codes)}"
 
 
 def _listed(question: Question, codes: tuple[str, ...] | None) -> str:

@@ -52,18 +52,26 @@ def pack(
     full = [np.concatenate([ids, compiled.suffix_ids]) for ids in contexts]
     trie_starts = _lay_out(layout, compiled, full, top)
     nodes = [np.where(compiled.nodes >= 0, compiled.nodes + start, last) for start, last in trie_starts]
-    sizes = np.diff(compiled.allowed_offsets)
+    allowed_ids, allowed_offsets = compiled.allowed_for(len(contexts))
     return PackedBatch(
         token_ids=np.concatenate([*layout.arrays, np.empty(0, np.int32)]),
         positions=np.concatenate([*layout.depths, np.empty(0, np.int32)]),
         segments=tuple(layout.segments),
         nodes=np.concatenate([*nodes, np.empty(0, np.int64)]),
-        allowed_ids=np.tile(compiled.allowed_ids, len(contexts)),
-        allowed_offsets=np.concatenate([[0], np.cumsum(np.tile(sizes, len(contexts)))]).astype(np.int64),
+        allowed_ids=allowed_ids,
+        allowed_offsets=allowed_offsets,
         prefix=prefix,
         keep=top,
         want_normalizer=want_normalizer,
     )
+
+
+def unique_tokens(compiled: CompiledSchema, contexts: Sequence[Int32Array]) -> int:
+    """How many tokens :func:`pack` lays out without a cached prefix: each shared beginning once."""
+    ordered = sorted(contexts, key=lambda ids: ids.tolist())
+    own = sum(len(ids) + len(compiled.suffix_ids) + len(compiled.forest.token_ids) for ids in contexts)
+    shared = sum(_common(left, right) for left, right in pairwise(ordered))
+    return len(compiled.prefix_ids) + own - shared
 
 
 def _lay_out(

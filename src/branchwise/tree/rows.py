@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -60,10 +60,20 @@ class CompiledSchema:
     allowed_ids: Int32Array
     allowed_offsets: Int64Array
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Tokens of the longest path below a context."""
         return int(self.forest.depths.max()) + 1 if len(self.forest.depths) else 0
+
+    def prompt_tokens(self, context: Int32Array) -> int:
+        """Tokens from the root to the last token of ``context`` and its suffix."""
+        return len(self.prefix_ids) + len(context) + len(self.suffix_ids)
+
+    def allowed_for(self, contexts: int) -> tuple[Int32Array, Int64Array]:
+        """``allowed_ids`` and ``allowed_offsets`` of the nodes of that many contexts, one after another."""
+        sizes = np.tile(np.diff(self.allowed_offsets), contexts)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return np.tile(self.allowed_ids, contexts), offsets
 
 
 def compile_schema(
@@ -74,7 +84,7 @@ def compile_schema(
     Raises :class:`SchemaError` when two options have the same tokens, and
     :class:`~branchwise.errors.PromptError` when the tokenizer merges across a segment border.
     """
-    codes = partial(codes_for, tokenizer=tokenizer) if answers == "codes" else None
+    codes = cache(partial(codes_for, tokenizer=tokenizer)) if answers == "codes" else None
     plan = LAYOUTS[layout](schema, scaffold_for(tokenizer), codes)
     _check_cuts(plan, tokenizer)
     encoded = [
