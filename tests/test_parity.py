@@ -13,7 +13,7 @@ import pytest
 import branchwise as bw
 from branchwise.prompt import fenced
 from tiny_models import tiny_llama_folder
-from worlds import CONTEXTS, TICKET
+from worlds import CONTEXTS, TICKET, probabilities
 
 TOLERANCE = {"reference": 1e-9, "torch": 1e-4}
 
@@ -28,12 +28,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=["reference", "torch"])
 def backend(request, folder):
     return bw.Decider(str(folder), backend=request.param).backend
-
-
-def probabilities(decisions):
-    return np.array(
-        [p for d in decisions for field in d.fields.values() for p in field.probabilities.values()]
-    )
 
 
 @pytest.mark.parametrize("strategy", ["packed", "classic"])

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from branchwise.models.specs import parse_spec
-from branchwise.models.store import find
+import real_model
 from branchwise.schema.build import schema_from_any
 
 ROOT = Path(__file__).parent.parent
@@ -31,8 +30,7 @@ NUMBER = re.compile(r"\d+\.\d+")
 
 @pytest.fixture(scope="module")
 def model():
-    if find(parse_spec("smollm2-135m")) is None:
-        pytest.skip("smollm2-135m is not on this machine; run: branchwise models pull smollm2-135m")
+    real_model.folder()
 
 
 @pytest.mark.model

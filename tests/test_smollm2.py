@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 import branchwise as bw
+import real_model
 from branchwise.backends.base import Backend
-from branchwise.models.specs import parse_spec
-from branchwise.models.store import find
 from branchwise.prompt import nonce_of
 from branchwise.schema.questions import (
     BooleanQuestion,
     ChoiceQuestion,
-    Option,
     Question,
     Schema,
     ScoreQuestion,
 )
-from worlds import TICKET
+from worlds import TICKET, options, probabilities
 
 pytestmark = pytest.mark.model
 
@@ -56,20 +54,15 @@ def twenty_questions() -> Schema:
         BooleanQuestion(f"b{i}", f"Is the text {what}?") for i, what in enumerate(booleans)
     ]
     questions += [
-        ChoiceQuestion(f"c{i}", "What is it about?", listed(*topics))
+        ChoiceQuestion(f"c{i}", "What is it about?", options(*topics))
         for i, topics in enumerate((("app", "bill", "praise"), ("card", "phone"), ("you", "me", "us")) * 2)
     ]
-    questions += [ScoreQuestion(f"s{i}", f"How {what}?", listed(*levels)) for i, what in enumerate("abcdef")]
+    questions += [ScoreQuestion(f"s{i}", f"How {what}?", options(*levels)) for i, what in enumerate("abcdef")]
     return Schema(tuple(questions))
 
 
-def listed(*texts: str) -> tuple[Option, ...]:
-    return tuple(Option(text, text) for text in texts)
-
-
 def opened(dtype: str) -> Backend:
-    if find(parse_spec("smollm2-135m")) is None:
-        pytest.skip("smollm2-135m is not on this machine; run: branchwise models pull smollm2-135m")
+    real_model.folder()
     return bw.Decider("smollm2-135m", dtype=dtype).backend
 
 
@@ -84,12 +77,6 @@ def winners(decisions):
         {name: getattr(field.value, "level", field.value) for name, field in decision.fields.items()}
         for decision in decisions
     ]
-
-
-def probabilities(decisions):
-    return np.array(
-        [p for d in decisions for field in d.fields.values() for p in field.probabilities.values()]
-    )
 
 
 NEAR_TIE_NATS = 0.125

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from branchwise.backends.fake import ByteTokenizer, logits_of, next_state
 from branchwise.prompt import LAYOUTS, PromptPlan, Special, fenced, scaffold_for
 from branchwise.schema.questions import (
@@ -35,6 +37,14 @@ TICKET = Schema(
         ChoiceQuestion("source", "Where from", options("email")),
     )
 )
+
+
+def probabilities(decisions):
+    """Every option's probability of every field of every decision, one after another."""
+    return np.array(
+        [p for d in decisions for field in d.fields.values() for p in field.probabilities.values()]
+    )
+
 
 CONTEXTS = [
     "I was charged twice.",

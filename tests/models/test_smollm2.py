@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import real_model
 from branchwise.backends.hf_tokenizer import HFTokenizer
 from branchwise.models.catalog import CATALOG, EMBEDDED
-from branchwise.models.specs import parse_spec
-from branchwise.models.store import find, info
+from branchwise.models.store import info
 
 pytestmark = pytest.mark.model
 
@@ -27,10 +27,7 @@ KNOWN = {
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    found = find(parse_spec(EMBEDDED))
-    if found is None:
-        pytest.skip(f"{EMBEDDED} is not in the model cache; run `branchwise models pull {EMBEDDED}`")
-    return found.path
+    return real_model.folder()
 
 
 def test_texts_have_their_known_tokens(folder: Path) -> None:

@@ -18,12 +18,9 @@ from branchwise.schema.questions import (
     Schema,
     ScoreQuestion,
 )
+from worlds import options
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
-def options(*texts):
-    return tuple(Option(text, text) for text in texts)
 
 
 @pytest.mark.parametrize("kind", [ChoiceQuestion, MultiQuestion, ScoreQuestion])
