@@ -2,11 +2,11 @@
 
     python benchmarks/core.py --dtype float32 --threads 2 --contexts 1 8 64 --repeat 5
 
-Times are medians over --repeat runs; many contexts are run less often (the column "runs" says how
-often), since each run is an average over them already. The packed strategy keeps its schema
-prefix between calls, as it does for users; the classic strategy and generation compute their
-whole prompt for every context, as they do. The GEMM limit is unique tokens × 2 × non-embedding
-parameters ÷ the measured rate of the model's own matrix shapes.
+Times are medians over --repeat runs of all contexts; generation is run less often (the column
+"runs" says how often), since each run is an average over its contexts already. The packed
+strategy keeps its schema prefix between calls, as it does for users; the classic strategy and
+generation compute their whole prompt for every context, as they do. The GEMM limit is unique
+tokens × 2 × non-embedding parameters ÷ the measured rate of the model's own matrix shapes.
 """
 
 from __future__ import annotations
@@ -273,13 +273,12 @@ def main() -> None:
     )
     for count in given.contexts:
         contexts = contexts_of(count, backend.tokenizer)
-        repeat = max(1, min(given.repeat, 40 // count))
         rows = [
-            measure_strategy(packed, "packed", schema, contexts, repeat),
-            measure_strategy(classic, "classic", schema, contexts, repeat),
+            measure_strategy(packed, "packed", schema, contexts, given.repeat),
+            measure_strategy(classic, "classic", schema, contexts, given.repeat),
         ]
         if not given.no_generation and count <= GENERATED_AT_MOST:
-            runs = max(1, min(given.repeat, GENERATED_AT_MOST // count))
+            runs = max(1, given.repeat // count)
             rows.append(measure_generation(packed._engine, schema, contexts, runs))
         show(rows, rate, parameters, title)  # at once: a run with many contexts takes minutes
 
