@@ -38,26 +38,36 @@ def contexts(count: int) -> list[str]:
 
 
 def twenty_questions() -> Schema:
-    """Yes/no, choice and score questions with short names, so that rows stay short."""
+    """What a support desk asks of a message; short names, so that rows stay short."""
     booleans = (
-        "angry",
-        "happy",
-        "urgent",
-        "rude",
-        "about money",
-        "about an app",
-        "a question",
-        "a thank-you",
+        "Is the writer angry?",
+        "Does the writer ask for money back?",
+        "Is the message about a payment?",
+        "Does something not work?",
+        "Is the message a compliment?",
+        "Does the writer wait for a call?",
+        "Does the message need an answer today?",
+        "Does the message ask for a document?",
     )
-    levels = ("low", "middle", "high")
-    questions: list[Question] = [
-        BooleanQuestion(f"b{i}", f"Is the text {what}?") for i, what in enumerate(booleans)
-    ]
-    questions += [
-        ChoiceQuestion(f"c{i}", "What is it about?", options(*topics))
-        for i, topics in enumerate((("app", "bill", "praise"), ("card", "phone"), ("you", "me", "us")) * 2)
-    ]
-    questions += [ScoreQuestion(f"s{i}", f"How {what}?", options(*levels)) for i, what in enumerate("abcdef")]
+    choices = (
+        ("What is the message about?", ("a payment", "a fault in the app", "the design", "a missing call")),
+        ("Which team should answer?", ("billing", "engineering", "sales")),
+        ("What does the writer feel?", ("angry", "calm", "pleased")),
+        ("What does the writer want?", ("money", "help", "information", "nothing")),
+        ("Through which channel did it come?", ("email", "phone", "chat")),
+        ("What should be done first?", ("refund", "call back", "fix the fault", "say thank you")),
+    )
+    scores = (
+        ("How urgent is the message?", ("not urgent", "somewhat urgent", "very urgent")),
+        ("How satisfied is the writer?", ("not satisfied", "partly satisfied", "fully satisfied")),
+        ("How polite is the message?", ("rude", "neutral", "polite")),
+        ("How serious is the problem?", ("no problem", "annoying", "blocking")),
+        ("How long is the message?", ("short", "middle", "long")),
+        ("How much work is it to answer?", ("none", "little", "much")),
+    )
+    questions: list[Question] = [BooleanQuestion(f"b{i}", text) for i, text in enumerate(booleans)]
+    questions += [ChoiceQuestion(f"c{i}", text, options(*of)) for i, (text, of) in enumerate(choices)]
+    questions += [ScoreQuestion(f"s{i}", text, options(*of)) for i, (text, of) in enumerate(scores)]
     return Schema(tuple(questions))
 
 
@@ -79,7 +89,7 @@ def winners(decisions):
     ]
 
 
-NEAR_TIE_NATS = 0.125
+NEAR_TIE_NATS = 0.05
 """A margin below this is within bfloat16's own rounding: its numbers near 16 are 0.125 apart."""
 
 
@@ -93,9 +103,12 @@ def flips(some, others):
     ]
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 def test_batched_separate_and_classic_give_the_same_answers(dtype, tolerance):
-    """200 (context, question) pairs of mixed lengths. No answer flips, but for bfloat16's near ties."""
+    """200 (context, question) pairs of mixed lengths, and no answer flips.
+
+    In bfloat16 a single near tie may: which way it rounds depends on the processor's kernels.
+    """
     loaded = opened(dtype)
     schema, texts = twenty_questions(), contexts(10)
     assert len(schema.questions) * len(texts) == 200
@@ -104,11 +117,11 @@ def test_batched_separate_and_classic_give_the_same_answers(dtype, tolerance):
     assert len({d.telemetry.contexts_per_pass for d in batched}) > 1
     separate = [packed.decide(schema, text) for text in texts]
     classic = list(bw.Decider(loaded, strategy="classic", token_budget=1500).decide_many(schema, texts))
-    near_tie = NEAR_TIE_NATS if dtype == "bfloat16" else 0.0
+    near_ties = 1 if dtype == "bfloat16" else 0
     for other in (separate, classic):
         flipped = flips(batched, other)
-        assert [margin for margin in flipped if margin >= near_tie] == []
-        assert len(flipped) <= 2
+        assert len(flipped) <= near_ties
+        assert all(margin < NEAR_TIE_NATS for margin in flipped)
         assert np.abs(probabilities(other) - probabilities(batched)).max() < tolerance
 
 
